@@ -1,4 +1,4 @@
-"""Parse expressions of kernel functions, evaluate them in NumPy, render them as OpenCL, bound their rounding errors.
+"""Parse expressions of kernel functions, evaluate them in NumPy, render them as OpenCL, find their rounding errors.
 
 :class:`Expression` parses a text with Python's ``ast`` and accepts only known names and the functions of the table
 FUNCTIONS. No text of the user reaches the OpenCL compiler: the OpenCL text is made from the tree. The host computes

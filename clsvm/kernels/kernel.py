@@ -30,7 +30,7 @@ _CELLS = 1 << 18  # number of terms e(x_j, y_j) that the host computes at a time
 _SAMPLE = 500  # rows on which Kernel.check tests a kernel function
 # Kernel.rounding tests distances (eps / 2)^step, with the second array of steps if it tests only one norm.
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)
-_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # norms that Kernel.rounding tests, over the largest norm
+_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # norms for Kernel.rounding, as shares of the largest norm
 
 
 class Check(NamedTuple):

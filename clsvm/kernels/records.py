@@ -192,8 +192,8 @@ def _name(name: str) -> str:
 def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
     """Return the record of a kernel function that a user defines by the texts ``function`` (f) and ``element`` (e).
 
-    ``params`` are the values of its parameters. Those that occur as exponents and have integer values here are declared
-    integers.
+    ``params`` are the values of its parameters. A parameter is declared an integer if it occurs as an exponent and its
+    value here is an integer.
     """
     given = [Parameter(_name(name), 1.0).check(value) for name, value in params.items()]
     if not isinstance(function, str) or not isinstance(element, str):
@@ -213,20 +213,20 @@ def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
 
 # Oracles: built-in functions in NumPy, written independently of the expressions.
 
-_FEW, _LONG = 1024, 8  # for at most _FEW rows of at least _LONG columns, half of the distances are mirrored
+_FEW, _LONG = 1024, 8  # at most _FEW rows of at least _LONG columns: the distance of each pair is computed once
 
 
 def distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:
     """Return the distances (n, m) between rows of X and Y in SciPy's ``metric``.
 
-    If Y is X and has few long rows, only half of the distances are computed, and mirrored.
+    If Y is X and has few long rows, the distance of each pair of rows is computed once and stored twice.
     """
     halved = Y is X and 1 < len(X) <= _FEW and X.shape[1] >= _LONG
     return squareform(pdist(X, metric), checks=False) if halved else cdist(X, Y, metric)
 
 
 def _decay(metric: str) -> Oracle:
-    """Return a NumPy function that computes exp(-gamma * distance) in place, in SciPy's ``metric``."""
+    """Return a NumPy function of X, Y and gamma for exp(-gamma * distance), with the distance in SciPy's ``metric``."""
 
     def oracle(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
         far = distances(X, Y, metric)

@@ -26,7 +26,7 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, BITS, CSR, CLUSTERED, HYBRID, INVERTED)}
-# dense rows that products select by number become CSR if a value of K then costs less than this share of its old cost
+# dense rows that products select by number become CSR if a value of K then costs less than this share of the dense cost
 SOONER = 0.8
 _SAMPLE = 2048  # number of rows from which the density of columns is estimated
 # The centre of dense rows is the mean of about this many sampled rows, or of all rows if the sample has an outlier.
@@ -94,8 +94,8 @@ def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
 def unrestricted_plan(plan: Plan) -> Plan:
     """Return a plan for rows of any entries, such as rows to predict.
 
-    The result is ``plan``, unless its layout is bits, which holds only entries 0 and 1. Then it gets the cheapest
-    layout of "dense", "csr" and "clustered".
+    A plan for bits, which hold only the entries 0 and 1, gets the cheapest layout of "dense", "csr" and "clustered".
+    Other plans are returned unchanged.
     """
     if not LAYOUTS[plan.kind].binary:
         return plan

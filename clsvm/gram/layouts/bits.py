@@ -44,7 +44,7 @@ def words(d: int, dtype: str) -> int:
 
 @dataclass(frozen=True)
 class BitRows(LaneRows):
-    """Hold rows of 0 and 1 on the device, with a bit for each feature. A lane group is V rows side by side."""
+    """Hold rows of 0 and 1 on the device, with a bit for each feature, in lane groups of V rows side by side."""
 
     @property
     def length(self) -> int:

@@ -10,9 +10,10 @@ only the features that occur in these rows. Each product copies the blocks anew 
 In all three layouts a value of K is summed over the densely stored columns first, and then over the other columns in
 their order. So values have the same bits in each layout, if the order of columns is the same (partition.Partition).
 
-The inverted index lists, for each column, the rows of X that have an entry in it. A product then reads only the entries
-of X in the columns of a right-hand row. The other two layouts read all entries of X. The index saves most of the work
-if few rows share a column. X is cut into blocks of so few rows that a cache holds the sums of a block.
+The inverted index lists, for each column, the rows of X that have an entry in it. For a right-hand row a product then
+reads only the columns in which that row has entries. The other two layouts read all entries of X. So the index saves
+most of the work if few rows share a column. X is cut into blocks of so few rows that a cache holds the sums of a
+right-hand row with all rows of a block.
 
 Only CPUs use an inverted index. Other devices lay out such rows as hybrid.
 
@@ -51,7 +52,7 @@ VALUE = 1.4  # cost of computing the kernel function and storing its value, as a
 CONVERTED = 1000.0  # cost of converting a dense row to CSR, for each column, in multiply-adds of dense rows
 LINE = 12000.0  # cost of copying one feature of a block of rows U of K(X, U), in multiply-adds of dense rows
 CACHED = 4096  # a second-level cache holds this many features of a block of 64 right-hand rows U of K(X, U)
-FAR = 3.0  # extra cost of an entry whose feature of U is not in that cache, as a multiple of an entry's cost
+FAR = 3.0  # extra cost of an entry whose feature of U is not in a second-level cache, as a multiple of an entry's cost
 TEAM_ITEMS = 256  # work-items of a work-group
 # Costs of storing some columns densely, zeros included:
 MADE = 1.05  # factor on the cost of a value of K, which stands for the time to split columns into dense and sparse
@@ -136,7 +137,7 @@ class PanelBlock:
     Attributes
     ----------
     line_of
-        buffer (d,); feature j has line line_of[j] - base of the block.
+        buffer (d,); feature j is in line line_of[j] - base of the block.
     base
         a number that grows from block to block, so that line_of need not be cleared. If line_of[j] <= base, no row of
         the current block has feature j.
@@ -179,8 +180,8 @@ class CsrReader(Reader):
     def values_bytes(self, capacity: int) -> int:
         """Return the bytes of one block of right-hand rows U of K(X, U). A panel holds one block at a time.
 
-        A block consists of lines, each of which holds one feature of its rows. There are lines for the columns that are
-        stored densely, for as many other features as the rows can have, and for a feature that is 0.
+        A block consists of lines, each of which holds one feature of its rows. There is a line for each densely stored
+        column, and for as many other features as the rows can have. A line of zeros serves all further features.
         """
         r, width = self.rows, self.layout.width(self.stream.profile, self.rows.dtype, shape_class(capacity))
         lines: int = 1 + r.dense.number + min(self._sparse, r.entries(width))
@@ -196,11 +197,11 @@ class CsrReader(Reader):
         panel.listed = PanelRows(self.rows.csr, self.rows.dense, self.norms, count, rows)
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
-        # kernels of K(X, U) read the rows X in order and no list of their positions, so any buffer can stand for it
+        # kernels of K(X, U) read all rows X in order and no list of positions, so any buffer can stand for the list
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        """Yield a launch for each block of right-hand rows, after copying the block into the panel ``right``."""
+        """Yield a product's launch for each block of right-hand rows, after copying the block to the panel ``right``."""
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
         size, local = self._range(right)
@@ -331,7 +332,7 @@ class Csr(Layout):
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
         """Return the number of rows in a block of a panel, the buffer of the right-hand rows U of K(X, U).
 
-        If U has few rows, a block on a CPU has V, one vector of rows, since unused rows cost as much as used ones.
+        If U has few rows, a block on a CPU has only V rows, one vector, since unused rows cost as much as used ones.
         """
         V = record.lanes(profile, dtype)
         if profile.style == "workgroup":  # local memory holds a tile of K, so doubles allow fewer rows
@@ -415,7 +416,7 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
 BLOCK, MAX_BLOCK = 16384, 1 << 16
 ADDED = 2.0  # cost of storing the sums over dense columns and reading them again, as a multiple of value_cost
 LIST = 60.0  # cost of finding a column's entries in a block, as a multiple of the cost of a pair of matching entries
-COLD = 1.75  # factor on LIST for at most 16 right-hand rows: fewer of them find a column's entries in a cache already
+COLD = 1.75  # factor on LIST for at most 16 right-hand rows, since fewer columns are in a cache from an earlier row
 MIN_INDEXED = 256  # an inverted index is made for at least this many rows
 PARTS = 4  # an inverted index is built by about this many work-items for each compute unit
 WEIGHED = 512  # a work-item adds weighted values of K to the sums of this many rows
@@ -433,8 +434,8 @@ class InvertedIndex(NamedTuple):
     indptr
         the first entry of each CSR row. The index of block b begins at entry start = indptr[b * size].
     ends
-        for each block b, where its columns end: column k has the entries start + ends[b][k] .. start + ends[b][k + 1]
-        - 1.
+        where the columns of each block b end: column k has the entries i with start + ends[b][k] <= i < start +
+        ends[b][k + 1].
     rows
         row of each entry, counted from the first row of its block.
     values
@@ -451,7 +452,7 @@ class InvertedIndex(NamedTuple):
 
 @dataclass(frozen=True)
 class InvertedRows(CsrRows):
-    """Hold rows X in CSR and their inverted index. Products K(X, U) copy U from the CSR rows, and read the index."""
+    """Hold rows X in CSR and their inverted index. Products K(X, U) read X by the index and copy U from CSR."""
 
     index: InvertedIndex
 
@@ -500,7 +501,7 @@ class Inverted(Hybrid):
     def gain(self, profile: Profile) -> Gain:
         """Return a :class:`Gain`, which computes how much storing a column densely saves over the inverted index.
 
-        The index costs time for pairs of matching entries. A column has as many as the square of its density.
+        The index costs time for pairs of matching entries. Their number in a column grows as the square of its density.
         """
         if not self.suits(profile):
             return super().gain(profile)
@@ -535,8 +536,8 @@ def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: flo
     """Return the cost of a value of K by the inverted index of n rows, in multiply-adds of dense rows.
 
     ``dense`` is the number of columns stored densely. ``count`` holds the number of entries of each other column.
-    ``found`` is the cost of finding a column's entries in a block, in the unit of LIST. ``wait`` is the factor by which
-    multiply-adds slow down if a CPU waits for memory (Survey.wait).
+    ``found`` is the cost of finding a column's entries in a block, as a multiple of the cost of a pair of matching
+    entries. ``wait`` is the factor by which multiply-adds slow down if a CPU waits for memory (Survey.wait).
     """
     share = np.asarray(count, np.float64) / n
     matches = float((share**2).sum() + found * share.sum() / min(n, BLOCK))

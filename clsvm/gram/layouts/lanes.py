@@ -5,8 +5,8 @@
 Group g begins at index at[g] and stores the features in the list J. In the layout dense, J has all features. The layout
 clustered sorts rows into clusters of similar sparsity, and J has the features that any row of the group uses.
 
-Kernels copy the caller's rows into lane groups, a part of the rows at a time. They need no copy on the device before
-that if the device shares the host's memory, or already has the rows (:class:`DeviceRows`).
+Kernels copy the caller's rows into lane groups, a part of the rows at a time. Before that, the host copies the part to
+the device, unless the device shares the host's memory or already has the rows (:class:`DeviceRows`).
 
 A panel, the buffer of the right-hand rows U of a product K(X, U), stores all features of the rows U in such groups.
 
@@ -51,8 +51,8 @@ DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
 AHEAD = 64  # a row's values are prefetched this number of features ahead of their use
 # A work-item takes at most RUN lane groups of V rows, and a compute unit gets at least SHARE work-items.
 RUN, SHARE = 16, 8
-SKIPPED = 1024  # a multiply-add costs more if a cluster of rows stores all but more than this many of the d features
-SCATTERED = 1280  # the cost of a multiply-add doubles if a cluster stores all but SKIPPED + SCATTERED of the d features
+SKIPPED = 1024  # a multiply-add costs more if a cluster of rows leaves out more than this many of the d features
+SCATTERED = 1280  # the cost of a multiply-add doubles if a cluster leaves out SKIPPED + SCATTERED of the d features
 FIRST = 600.0  # cost of reading a feature of the rows U of K(X, U) for the first time, in multiply-adds of dense rows
 NEAR = 256  # a cache holds this many features of the rows U of K(X, U), so that reading these does not cost FIRST
 STAGING = 256 << 20  # bytes of rows that are copied at a time to a device that does not share the host's memory
@@ -117,7 +117,7 @@ class DeviceRows:
     source
         the device's copy of X.
     plan
-        the plan for the dense layout of all rows of X.
+        the plan by which all rows of X are laid out densely.
     numbers
         the row numbers in X of the selected rows.
 
@@ -167,7 +167,7 @@ class Packer:
     def rows(
         self, source: Source, groups: range, order: Buffer, where: Columns, values: Buffer, prepared: bool = False
     ) -> Any:
-        """Write the lane groups ``groups`` (V rows each) to ``values``, where ``where`` says.
+        """Write the lane groups ``groups`` (V rows each) to ``values``. ``where`` says where each group begins.
 
         Position i among the lane groups gets row number order[i] of ``source``, or zeros if order[i] is -1.
         """
@@ -199,7 +199,7 @@ def split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray
 
 
 def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
-    """Bring the rows X to the device for a range of lane groups (V rows each) at a time.
+    """Bring rows of X to the device: the rows of a range of lane groups (V rows each) at a time.
 
     ``order`` has the number of the row at each position of the lane groups, -1 for padding. Yield the range of lane
     groups, the place of their rows on the device, and a buffer with the number of the row at each position.
@@ -251,7 +251,7 @@ class LaneReader(Reader):
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         r, stream = self.rows, self.stream
-        if fresh and not (r.at.dense and panel.filled):  # a dense row overwrites all of an old row
+        if fresh and not (r.at.dense and panel.filled):  # clear the panel, unless dense rows overwrite the old ones
             stream.clear(panel.values, panel.nbytes)
             stream.clear(panel.uu, panel.capacity * self.real.itemsize)
         panel.filled = True

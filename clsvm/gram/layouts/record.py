@@ -224,7 +224,7 @@ class Panel:
     others
         further buffers that are freed with the panel.
     block
-        for CSR rows, whose ``values`` hold one block at a time: where each feature stands in it (csr.PanelBlock).
+        for CSR rows, where each feature stands in ``values``, which hold one block at a time (csr.PanelBlock).
     listed
         for CSR rows, the rows of X from which each product fills the blocks (csr.PanelRows).
     """
@@ -326,7 +326,7 @@ class Reader(ABC):
         """Return a view of ``capacity`` rows of a panel, the buffer of right-hand rows, from row ``first`` on.
 
         ``first`` and ``capacity`` are multiples of ``width``. The buffer ``count`` holds the number of valid rows in
-        the view. This base method takes the part of the norms; the methods of subclasses also take that of the rows.
+        the view. This base method selects the norms; the methods of subclasses also select the rows.
         """
         uu = self.stream.part(panel.uu, first * self.real.itemsize, capacity * self.real.itemsize)
         return replace(panel, capacity=capacity, uu=uu)
@@ -459,8 +459,8 @@ class Layout(ABC):
         - the macros STORE_PARAMETERS, UPDATE_PARAMETERS and KERNEL_PARAMETERS of templates/gram/epilogue.mako.
 
         The kernel must obey the macros V and INDEX of :func:`options`, UB (the :meth:`width`), and the macros of
-        programs.PRODUCTS. It includes a template finish_*.mako, which obeys most of the latter. Its body begins with
-        the macro SECTION.
+        programs.PRODUCTS. For STORE, UPDATE, SYMMETRIC and SLABS it includes a template finish_*.mako. For SECTIONS its
+        body begins with the macro SECTION.
         """
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
