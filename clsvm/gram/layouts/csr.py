@@ -201,7 +201,7 @@ class CsrReader(Reader):
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        """Yield a product's launch for each block of right-hand rows, after copying the block to the panel ``right``."""
+        """Yield a product's launch for each block of right-hand rows, once the block is in the panel ``right``."""
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
         size, local = self._range(right)
