@@ -197,7 +197,8 @@ def _suits_batch(context: FitContext, profile: Profile) -> bool:
     """Return whether the batch solver shall take the fit's only subproblem, to save kernel launches.
 
     This needs few rows, a device with double precision, and a cache_size that holds all of K. The batch solver ignores
-    the options for layout, working set, duality gap and checkpoint, so they must have their defaults.
+    the options for layout, working set, duality gap and checkpoint, so they must have their defaults. It cannot solve
+    Crammer and Singer's problem.
     """
     (one,), options = context.subproblems, context.options
     if one.problem.constraint is Constraint.COUPLED or profile.wide != "double" or len(one.rows) > profile.batch_rows:

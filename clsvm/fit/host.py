@@ -82,8 +82,8 @@ def tol_share(
 def more_precise(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
     """Return whether K of (n, d) rows is more precise on the host than on a device.
 
-    It is for functions of |x - y|, which the host computes from x - y, without loss of digits for rows far from the
-    origin. Return False if that would take too many operations.
+    That is so for functions of |x - y|: the host computes the differences x - y, so that no digits are lost for rows
+    far from the origin. Return False if this would take too many operations.
     """
     n, d = shape
     return isinstance(kernel, Kernel) and kernel.spec.of_distance and n * n * d <= ON_HOST
@@ -139,7 +139,7 @@ class HostFit:
         self._values: KernelValues | None = None
 
     def finish(self, problem: Problem, before: Result | None, tol_share: float = 1.0, **asked: Any) -> Result:
-        """Solve ``problem`` from the coefficients of ``before``, or from ``start`` in ``asked`` if that is None.
+        """Solve ``problem`` from the coefficients of the result ``before``; if it is None, from ``start`` in ``asked``.
 
         tol_share: the solve ends at the KKT violation tol_share * tol.
         asked: fields of Settings; max_iter and max_time are the iterations and seconds that remain.
