@@ -1,8 +1,9 @@
 """Fit estimators to Dask arrays and data frames, whose rows are spread over many computers.
 
-Each chunk of rows remains on the Dask worker that holds it, and each worker computes on its own device. A Falkon fit
-sends only inducing points, coefficients and sums over rows between the caller and the workers. An SVM fit also sends
-the rows of its working sets. The package needs pip's extra ``clsvm[dask]``.
+Each chunk of rows remains on the Dask worker that holds it, and each worker computes on its own device. The caller and
+the workers exchange only a part of the data. In a Falkon fit this is the inducing points, sampled rows,
+coefficients, and sums over rows. In an SVM fit it is the targets, the coefficients, and the rows of the working sets.
+The package needs pip's extra ``clsvm[dask]``.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from clsvm.errors import DeviceError
 
 LOST_STATES = "cancelled", "lost"  # states of a Dask future whose result is lost
 WORKER_TIMEOUT = 60.0  # wait at most this many seconds for a worker to start
-UNREACHED = "Unable to contact"  # Dask's message for an actor whose worker is lost
+UNREACHED = "Unable to contact"  # Dask's error message has these words if the worker of an actor is lost
 REPLY_TIMEOUT = 2.0  # after this many seconds without a reply, check whether the worker is alive
 
 
@@ -40,7 +40,7 @@ class Chunks:
     y
         for each chunk, the future of its targets, or None.
     weights
-        for each chunk, the future of its sample weights, or None.
+        for each chunk, the future of its sample weights; or one weight for all rows of the chunk; or None.
     """
 
     client: Client
@@ -110,7 +110,8 @@ class OnWorkers:
     def call(self, name: str, given: Sequence[Request | None]) -> list[Any]:
         """Call the method ``name`` of each part i with the arguments ``given[i]``, and return the replies.
 
-        This is the implementation of :meth:`clsvm.distribute.Parts.call`.
+        A part i is not called if ``given[i]`` is None; its reply is then None. The reply of a lost part is
+        :class:`Lost`.
         """
         called = [i for i, one in enumerate(given) if one is not None]
         self._build_missing({*called})
@@ -138,7 +139,7 @@ class OnWorkers:
     def _build_missing(self, missing: set[int]) -> None:
         """Build the parts with the indices ``missing`` on live workers, unless they are built already.
 
-        Raises DeviceError if a part is lost more than TRIES times.
+        Raises DeviceError if workers are lost more than ``clsvm.distribute.TRIES`` times while they build a part.
         """
         builds, losses, chunks = dict[int, Future[Any]](), Counter[int](), self._chunks
         while missing := missing - self._built:
@@ -165,16 +166,19 @@ class OnWorkers:
         return lost
 
     def _send(self, i: int, name: str, given: Any) -> Any:
-        """Send a request to part i. Return the future of its reply, or None if its worker cannot be reached."""
+        """Ask the worker of part i to call the part's method ``name`` with the arguments ``given``.
+
+        Return the future of the reply, or None if the worker cannot be reached.
+        """
         try:
             return self._actor(self.addresses[i]).call(self._name, i, self._versions[i], name, given)
         except (RuntimeError, OSError, TimeoutError):
             return None
 
     def _actor(self, address: str) -> Any:
-        """Return the Dask actor on the worker with address ``address``, created at the first call.
+        """Return the :class:`worker.WorkerActor` on the worker at ``address``. The first call creates it.
 
-        An actor replies about 10 ms faster than a task.
+        Requests go through this Dask actor because it replies about 10 ms faster than a Dask task.
         """
         if address not in self._actors:
             made = self.client.submit(worker.WorkerActor, actor=True, workers=[address], pure=False)
@@ -189,7 +193,10 @@ class OnWorkers:
         return self._actors[address][1]
 
     def _receive(self, i: int, call: Any) -> Any:
-        """Wait for the reply of part i, and return it. Return :class:`Lost` if the part's worker is lost."""
+        """Wait for ``call``, which :meth:`_send` returned for part i, and return the reply of the part.
+
+        Return :class:`Lost` if the part's worker is lost.
+        """
         while call is not None:
             try:
                 return call.result(timeout=REPLY_TIMEOUT)

@@ -3,10 +3,10 @@
 The caller, who runs ``fit``, and the workers divide the work:
 
 rows               Each worker checks its chunks and lays them out once on its device.
-inducing points    The caller draws m inducing points C from all chunks, and sends them to all workers. The caller
-                   computes K(C, C) and its Cholesky factors.
-an iteration       The caller sends coefficients (k, m) of k outputs. Each worker returns sums over the rows of its
-                   chunks. The caller adds the sums in the order of the chunks.
+inducing points    The caller draws m rows of all chunks as inducing points C, and sends these points to all workers.
+                   The caller computes K(C, C) and its Cholesky factors.
+a solver step      The caller sends coefficients (k, m) of k outputs. Each worker returns, for each of its chunks, a
+                   sum over the chunk's rows. The caller adds the sums in the order of the chunks.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from clsvm.opencl.stream import Stream
 def block(
     stream: Stream, X: Data, y: Any, weights: Any, *, points: InducingPoints, encoding: Encoding, task: Task
 ) -> RowBlock:
-    """Build the object that computes with the rows X (n, d), targets y and weights of a chunk, on a worker.
+    """Build a :class:`RowBlock` on a worker from the rows X (n, d), targets y and weights of a chunk.
 
-    ``encoding`` converts y to numbers. ``task`` holds the loss, the penalty lambda and the constant part of the
-    decision function, which all chunks share. The targets and weights of the chunk replace those of ``task``.
+    ``points`` are the inducing points, and ``encoding`` converts y to numbers. ``task`` has the loss, the penalty and
+    the constant part of the decision function, but no targets and weights: the block's task gets those of the chunk.
     """
     y, weights = encoding.encoded(y, weights)
     return RowBlock.built(stream, X, points, replace(task, y=y, weights=weights))
@@ -57,7 +57,8 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
     encoding
         how targets are converted to numbers, the same for all chunks.
     task
-        loss, penalty and constant part of the decision function, with a few targets that stand for those of all rows.
+        loss, penalty and constant part of the decision function. In place of the targets of all rows, it has one target
+        for each class, or the smallest and the largest target of a regression.
     """
 
     weighted: list[int]
@@ -81,7 +82,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
             yield parts
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Return the kernel values (s, m) of s rows and the m inducing points. ``rows`` are the numbers of the s rows.
+        """Return the kernel values (s, m) between the s rows with the indices ``rows`` and the m inducing points.
 
         The rows are fetched from the workers, and the caller computes the values.
         """
@@ -118,11 +119,11 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         self._train(rows, rows.task, rows.encoding.classes, started)
 
     def _encoded(self, rows: FalkonRows, summaries: list[Summary]) -> tuple[Encoding, Task]:
-        """Return how to encode the targets, and a Task with the loss, penalty and constant part of the fit.
+        """Return the encoding that converts targets to numbers, and the :class:`Task` of the whole fit.
 
-        The Task's targets are a few rows that stand for all rows; the targets themselves stay on the workers. A
-        classifier's Task has one row for each class, with the weight of all rows of the class. A regressor's Task has
-        the smallest and the largest target of each output. ``summaries`` describe the targets of each chunk of rows.
+        The targets of the rows stay on the workers. A classifier's Task has one target for each class, with the summed
+        weight of the rows of the class. A regressor's Task has the smallest and the largest target of each output.
+        ``summaries`` describe the targets of each chunk.
         """
         encoding, weights = Labels.of(summaries, self.class_weight, self._targets)
         return encoding, self._problem(local.Targets(encoding.classes, encoding.table, weights))
@@ -130,9 +131,10 @@ class ChunkedFalkon(OverChunks, local.Falkon):
     def _centers(
         self, X: Any, kernel: Kernel, task: Task, random: np.random.RandomState
     ) -> tuple[nystrom.Centers, Vector | None]:
-        """Return the inducing points, and None, because a fit to chunks begins with coefficients 0.
+        """Return the inducing points, and the coefficients to start from.
 
-        Inducing points are given by the user, or drawn uniformly from the rows with positive weight.
+        For rows in chunks, the inducing points are those that the user gave, or rows with positive weight, drawn
+        uniformly at random. The coefficients are then None: the solve starts from 0.
         """
         if not isinstance(X, FalkonRows):
             return super()._centers(X, kernel, task, random)
@@ -171,9 +173,10 @@ class FalkonRegressor(ChunkedFalkon, local.FalkonRegressor):
         return Numbers(), Task(LOSSES[self.loss], extremes, total, offset, penalty, deviation(extremes, offset))
 
     def _middle(self, rows: FalkonRows, output: int, low: float, high: float) -> float:
-        """Return the constant prediction between low and high that minimises the loss of an output over all rows.
+        """Return the constant between low and high that, as the prediction for all rows, has the least loss.
 
-        At this constant the derivative of the loss, summed over all rows, is 0.
+        The loss is that of one output, with index ``output``. The constant is found as the zero of the loss's
+        derivative, summed over all rows.
         """
 
         def slope(at: float) -> float:

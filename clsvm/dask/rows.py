@@ -1,4 +1,4 @@
-"""Read Dask arrays and data frames as rows in chunks on workers, and predict for them.
+"""Read Dask arrays and data frames as rows in chunks on workers, and predict for such rows.
 
 :func:`checked_chunks` has the workers compute and check the chunks. :class:`ChunkedRows` presents the chunks as one
 matrix. :class:`OverChunks` is the base class of estimators that fit and predict with rows in chunks. :func:`computed`
@@ -40,9 +40,9 @@ def is_dask(X: Any) -> bool:
 
 
 class ChunkedRows:
-    """Present rows X (n, d) in chunks on workers as one matrix. An index fetches the selected rows from the workers.
+    """Present rows X (n, d), which are in chunks on workers, as one matrix.
 
-    Raises ValueError if the chunks of X are partly sparse and partly dense, or differ in their number of features.
+    Indexing with a slice or an array of row numbers fetches these rows from the workers. Raises ValueError if the chunks of X are partly sparse and partly dense, or differ in their number of features.
     Raises ValueError also if a chunk of y or sample_weight has another length than its chunk of X.
 
     Attributes
@@ -89,8 +89,8 @@ class ChunkedRows:
     def take_rows(self, indices: list[NDArray[np.intp]], weighted: bool = False) -> list[Any]:
         """Fetch some rows of each chunk. Return for each chunk a pair: the rows, and their numbers in the chunk.
 
-        ``indices`` has for each chunk an array of row numbers. If ``weighted`` is true, these numbers count only the
-        rows with positive weight.
+        ``indices`` has for each chunk an array of row numbers. If ``weighted`` is true, only rows with positive weight
+        are counted: number j means the chunk's row j among those.
         """
         chunks = self.chunks
         return chunks.map(partial(worker.take, weighted=weighted), chunks.X, indices, chunks.weights)
@@ -103,9 +103,10 @@ class ChunkedRows:
         return stacked([some for some in found if some.shape[0]] or found[:1])[inverse]
 
     def planned(self, kernel: Kernel, options: Any) -> tuple[Plan, str, str]:
-        """Have a worker choose the layout for the largest chunk.
+        """Have a worker choose how the rows of the largest chunk are laid out on its device.
 
-        Return the layout plan, the most precise dtype of the worker's device, and the name of the device.
+        Return the layout plan, the most precise dtype of the worker's device, and the name of the device. ``options``
+        has the attributes layout, device and memory_limit.
         """
         given = kernel, options.layout, options.device, options.memory_limit
         largest = self.chunks.X[int(np.argmax(self.sizes))]
@@ -143,8 +144,8 @@ def checked_chunks(X: Any, y: Any = None, weights: Any = None) -> Chunks:
 def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
     """Return, for each chunk of X, the future of the chunk of ``one`` that has the same rows.
 
-    ``one`` is the argument of ``fit`` with this ``name``, "y" or "sample_weight". A single weight, or None, is
-    repeated for each chunk.
+    ``one`` is the argument of ``fit`` with this ``name``, "y" or "sample_weight". If ``one`` is a single weight or
+    None, return ``one`` itself for each chunk instead.
     """
     n, ends = X.npartitions, _sizes(X)
     if not is_dask(one):
@@ -218,7 +219,7 @@ def computed(**given: Any) -> dict[str, Any]:
 
 
 def _concatenated(found: Any, name: str) -> Any:
-    """Return one array made of a list of chunks. Return a data frame unchanged."""
+    """Concatenate a list of chunks to one array. Return a data frame unchanged. ``name`` is for error messages."""
     if not isinstance(found, list):
         return found
     if any(map(sp.issparse, found)):
@@ -250,7 +251,8 @@ def _in_chunks(cls: type, name: str) -> Any:
 def scored(method: Callable[..., float]) -> Callable[..., float]:
     """Return an estimator's method ``score``, extended so that it also takes Dask collections.
 
-    The workers predict for the rows that they hold. Predictions, y and sample_weight are fetched.
+    The workers predict for the rows that they hold. The caller fetches the predictions, y and sample_weight, and
+    computes the score.
     """
 
     @wraps(method)
@@ -266,8 +268,8 @@ def scored(method: Callable[..., float]) -> Callable[..., float]:
 class ChunkPredictions:
     """Add predictions for rows in chunks to an estimator class.
 
-    Each method in PREDICTIONS that a subclass inherits returns a Dask array for a Dask collection. For other rows it
-    returns the inherited method's result.
+    A subclass inherits prediction methods, such as ``predict`` (PREDICTIONS), from another base class. Here each of
+    these methods is extended: for a Dask collection of rows it returns a Dask array of predictions.
     """
 
     n_features_in_: int
@@ -279,7 +281,7 @@ class ChunkPredictions:
                 setattr(cls, name, _in_chunks(cls, name))
 
     def _predicted(self, name: str, X: Any) -> Any:
-        """Return the result of the method ``name`` for X (n, d) in chunks, as a Dask collection.
+        """Return a Dask collection in which the workers compute the prediction method ``name`` for X (n, d).
 
         Raises ValueError if the estimator was fitted with another number of features than d.
         """

@@ -1,7 +1,7 @@
 """Run grid searches over Dask's workers.
 
-pieces   The fits of a search are divided into pieces, which workers run one after another. A piece has all fits with
-         one kernel function. If there are more workers than kernel functions, a piece has only some of these fits.
+pieces   The fits of a search are divided into pieces. Each worker runs one piece at a time. A piece has all fits with
+         one kernel function, or only a share of these fits if there are more workers than kernel functions.
 data     X and y are sent to every worker once, and again only if all workers that had X and y are lost.
 results  Workers return the decision values of test rows. The caller computes the scores from them.
 """
@@ -57,7 +57,7 @@ class DistributedFits(Fits):
             for future in waiting:
                 jobs, data_used = futures.pop(future)
                 if (outcome := _result_of(future)) is None:
-                    if data_used is data:  # else the loss of another piece has had the data sent again already
+                    if data_used is data:  # otherwise the data was sent again already, after another piece was lost
                         losses += 1
                         if losses > MAX_LOSSES:
                             raise DeviceError(
@@ -86,7 +86,7 @@ class DistributedFits(Fits):
 
 
 def _result_of(future: Future[Any]) -> tuple[Results, Warned] | None:
-    """Return the results and warnings of fits that a worker ran, or None if Dask has lost the fits or their data."""
+    """Return the results and warnings of a piece that a worker ran, or None if Dask has lost the piece or its data."""
     try:
         return None if future.status in LOST_STATES else future.result()
     except CancelledError:
@@ -94,9 +94,10 @@ def _result_of(future: Future[Any]) -> tuple[Results, Warned] | None:
 
 
 def _run_fits(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Warned]:
-    """Run the fits that ``jobs`` lists on this worker's device, and return their results and warnings.
+    """Run some fits of a search on this worker's device, and return their results and warnings.
 
-    ``among`` is the number of workers that share this computer's memory.
+    ``fits`` has the data and all fits of the search. ``jobs`` has the (candidate, fold) of each fit to run. ``among``
+    is the number of workers that share this computer's memory.
     """
     local_fits = copy.copy(fits)
     if among > 1 and local_fits.estimator.memory_limit is None:

@@ -4,8 +4,8 @@ The caller, who runs ``fit``, chooses working sets and solves the dual problem o
 the rows of all its chunks, with the gradient f of the dual problem at these rows (solvers/sharded.py).
 
 rows            Each worker checks its chunks, and joins them into one shard.
-an iteration    The caller sends rows of the working set to the shards that lack them. The shards return candidates for
-                the next working set.
+an iteration    The caller sends the changes of the coefficients, and each row of the working set to the shards that
+                lack this row. Each shard updates its f, and returns candidates for the next working set.
 a lost shard    Another worker builds the shard again, and recomputes its gradient f from the coefficients, which the
                 caller holds.
 """
@@ -72,7 +72,7 @@ class ShardedRows(ChunkedRows):
 
     @contextmanager
     def lay_out(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[ShardSet]:
-        """Yield the shards, laid out on the workers' devices in ``dtype``. They are freed when the context ends."""
+        """Yield the shards, laid out on the workers' devices in ``dtype``. The end of the context frees the shards."""
         plan, finest, device = self.planned(kernel, options)
         build = partial(shard, kernel=kernel, plan=plan, dtype=dtype)
         with closing(OnWorkers(self.chunks, build, self.sizes, options.device, options.memory_limit)) as shards:

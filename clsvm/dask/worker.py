@@ -1,8 +1,8 @@
-"""Run on Dask's workers: check chunks, encode targets, build parts of a fit on a device, and pass requests to them.
+"""Check chunks, encode targets, build the parts of a fit, and pass requests to the parts, all on Dask's workers.
 
-A part is an object that computes with the rows of a chunk. A part also has a state, such as decision values f and
-second derivatives, which is lost with its worker. The solver then repeats the requests that led to the state
-(clsvm.distribute). All functions that use a device run in one thread of the worker (:func:`in_thread`).
+A part is an object that computes with the rows of a chunk on the worker's device. Its state, such as the decision
+values of the rows, is lost if the worker is lost. The solver has a new part built, and repeats the requests that led to
+the lost state (clsvm.distribute). One thread of each worker runs everything that uses a device (:func:`in_thread`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Summary(NamedTuple):
 def joined(parts: list[NDArray[Any]], name: str = "y") -> NDArray[Any]:
     """Join the labels or numbers of all chunks to one array. ``name`` is the parameter's name in messages.
 
-    Raises ValueError if some chunks have strings and others have numbers, because NumPy would convert the numbers.
+    Raises ValueError if some chunks have strings and others have numbers, because NumPy would make strings of the
+    numbers.
     """
     kinds = {("strings" if one.dtype.kind in "OSTU" else "numbers"): str(one.dtype) for one in parts if one.size}
     if len(kinds) > 1:
@@ -104,7 +105,7 @@ class Labels(NamedTuple):
     all_classes
         all classes (a,) of the labels.
     by_class
-        for each class in ``all_classes``, the factor (a,) by which the weights of its rows are multiplied.
+        for each class in ``all_classes``, the factor of the weights of its rows, (a,).
     table
         for each class in ``classes``, the targets of the k outputs, (k, c).
     """
@@ -242,8 +243,8 @@ class WorkerActor:
         """Call the method ``name`` of part i of a fit with the arguments ``given``, and return its reply.
 
         Return :class:`Lost` if this worker does not hold the part, or if the part has answered another number of
-        requests than ``version``. If ``version`` is None, the part may have any state, because the request begins a new
-        problem.
+        requests than ``version``. If ``version`` is None, the request begins a new problem, so the part may have
+        answered any number of requests.
         """
         return in_thread(_call_part, fit, i, version, name, given)
 
@@ -293,7 +294,7 @@ def checked(X: Any) -> Data:
 def typed(chunk: Any) -> Any:
     """Convert an array of Python objects to a pandas object with inferred dtypes. Return other chunks unchanged.
 
-    Dask makes such arrays from columns of a data frame that may lack values, since NumPy has no dtype for them.
+    Columns of pandas' nullable dtypes, such as "Int64", come as such arrays, since NumPy has no nullable dtypes.
     """
     if not isinstance(chunk, np.ndarray) or chunk.dtype.kind != "O" or chunk.ndim not in (1, 2):
         return chunk
@@ -303,7 +304,7 @@ def typed(chunk: Any) -> Any:
 
 
 def values(chunk: Any, name: str) -> NDArray[Any]:
-    """Return a chunk of labels or numbers as a NumPy array. Its dtype is the one that scikit-learn's check gives it.
+    """Return a chunk of labels or numbers as a NumPy array, in the dtype that scikit-learn's ``check_array`` chooses.
 
     ``name`` is the parameter's name in messages. Raises ValueError for missing labels.
     """
@@ -313,7 +314,7 @@ def values(chunk: Any, name: str) -> NDArray[Any]:
 
 
 def describe(X: Data) -> ChunkInfo:
-    """Return the description of a chunk X (n, d): its size, its sparsity, and the mean and deviation of its values."""
+    """Return the shape of a chunk X (n, d), whether X is sparse, and the mean and squared deviations of its values."""
     cells = X.shape[0] * X.shape[1]
     mean = float(X.sum(dtype=np.float64)) / max(1, cells)
     n, d = X.shape
@@ -353,9 +354,9 @@ def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
 
 
 def slope_at(loss: str, output: int, at: float, y: Any, weights: Any) -> float:
-    """Return sum_i w_i l'(at, y_i), the slope of the loss l at the constant prediction ``at``, over a chunk's rows.
+    """Return sum_i w_i l'(at, y_i) over a chunk's rows i: the slope of the loss if all predictions are ``at``.
 
-    ``output`` is the column of the targets y to use, and w_i are the weights.
+    l is the loss with the name ``loss``, and w_i are the weights. ``output`` is the column of the targets y to use.
     """
     numbers, w = Numbers().encoded(y, weights)
     return float(w @ LOSSES[loss].derivative(np.full_like(numbers[output], at), numbers[output]))
@@ -388,7 +389,10 @@ def sample(estimator: Any, d: int, columns: Any) -> Any:
 
 
 def share(device: Any, workers: int) -> int:
-    """Return the memory limit in bytes for each device if ``workers`` workers share the memory of this computer."""
+    """Return the memory limit in bytes for each device, if ``workers`` workers of this computer divide each device.
+
+    The limit is the same for all devices, so the device with the least memory decides it.
+    """
     limits = []
     for one in device_list(device):
         with Stream(one) as stream:

@@ -1,6 +1,6 @@
-"""Factor matrices larger than a device's memory: Cholesky factors, products U U'.
+"""Compute Cholesky factors, and products U U' of triangular matrices U, that may be larger than a device's memory.
 
-The matrix stays on the host. A device works on tiles of it.
+The matrix stays on the host. A device works on a few tiles of the matrix at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compute Cholesky factors U and products U U', by tiles on a device or by LAPACK on the host.
+"""Compute Cholesky factors, and products U U' of triangular matrices U, by LAPACK on the host or by tiles on a device.
 
 :func:`plan` chooses the method and the size of the tiles. :func:`cholesky` and :func:`lauum` check their arrays, ask
 for a plan, and call LAPACK or clsvm.linalg.tiles.
@@ -22,7 +22,7 @@ from clsvm.opencl.stream import Stream
 from clsvm.parameters import Number
 
 UNIT = 128  # the number of rows of a tile that ``plan`` chooses is a multiple of UNIT
-TABLES = 1 << 14, 64  # bytes of small device buffers: TABLES[0], and TABLES[1] for each row of a tile
+TABLES = 1 << 14, 64  # bytes allowed for small device buffers: TABLES[0], and TABLES[1] for each row of a tile
 # A tile of a matrix (n, n) has about n / PARTS rows, but at least MIN_TILE if memory allows it.
 MIN_TILE, PARTS = 1024, 8
 
@@ -35,10 +35,10 @@ def plan(
     memory_limit: int | str | None = None,
     tile: int | None = None,
 ) -> Plan:
-    """Choose the method for a Cholesky factor of a matrix (n, n); compute nothing.
+    """Choose how :func:`cholesky` and :func:`lauum` compute with a matrix (n, n): by LAPACK or by tiles.
 
     If the device is a CPU or lacks the dtype, LAPACK works on the whole matrix on the host. LAPACK ignores
-    ``memory_limit``. A value of ``tile`` rules LAPACK out.
+    ``memory_limit``. If ``tile`` is given, LAPACK is not chosen.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def cholesky(
     Returns
     -------
     ndarray of shape (n, n)
-        The factor, in float32 or float64 as A, otherwise in float64.
+        The factor, in the dtype of A if this is float32 or float64, otherwise in float64.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def _in_triangle(
     clean: bool,
     where: dict[str, Any],
 ) -> Matrix:
-    """Apply ``work`` to one triangle of A, or of a copy of A, and return the result.
+    """Replace one triangle of A, or of a copy of A, by the result that ``work`` computes from it. Return the matrix.
 
     work: name of a LAPACK routine, and the function that does the same by tiles.
     where: the arguments device, memory_limit and tile of :func:`plan`.
@@ -234,7 +234,7 @@ def solve_triangular(T: Any, B: Any, *, trans: bool = False, lower: bool = False
     Parameters
     ----------
     T : array of shape (n, n)
-        The matrix, in a triangle of finite numbers. The other triangle has no effect.
+        The matrix. Its triangle must have finite numbers. The other triangle has no effect.
     B : array of shape (n,) or (n, k)
         The right-hand sides.
     trans : bool, default=False
@@ -263,7 +263,7 @@ def solve_triangular(T: Any, B: Any, *, trans: bool = False, lower: bool = False
 
 
 def _numbers(given: Any, name: str) -> Matrix:
-    """Return ``given`` as an array of real numbers. Raises TypeError for a sparse or masked array or other entries."""
+    """Return ``given`` as an array. Raises TypeError if it is sparse or masked, or has entries not real numbers."""
     if sparse.issparse(given) or np.ma.isMaskedArray(given):
         raise TypeError(f"{name} must be a dense array without a mask, got a {type(given).__name__}")
     array = np.asarray(given)

@@ -4,10 +4,11 @@ The matrix stays on the host, divided into square tiles. Three tiles are on the 
 
     C   the tile that is computed, stored in rows; the starts of consecutive rows are ``ld`` numbers apart
     M   a second tile, stored in rows or in columns as in the matrix
-    X   the columns or the rows of a third tile, in lane groups: blocks of V interleaved vectors, for V device lanes
+    X   a third tile, whose rows or columns are stored as vectors in lane groups: blocks of V interleaved vectors, where
+        V is fixed for the device and the dtype
 
     Cholesky, U' U = A:   U_ii = chol(A_ii);   U_ij = U_ii^-T A_ij;   A_yj -= U_iy' U_ij,  i < y <= j
-    LAUUM, B = U U':      B_ij = sum_{k >= j} U_ik U_jk'
+    Product, B = U U':    B_ij = sum_{k >= j} U_ik U_jk'
 
 Source: Meanti, Carratino, Rosasco, Rudi 2020, appendix C, Algorithms 3 and 4, for lower factors.
 
@@ -53,18 +54,18 @@ def programs(profile: Profile, dtype: str) -> list[sources.Variant]:
 
 
 class TileSizes(NamedTuple):
-    """Hold the sizes of tiles on a kind of device.
+    """Hold the sizes of tiles in the buffers of a device.
 
     Attributes
     ----------
     t
         most rows and columns of a tile.
     pad
-        ``t`` rounded up to whole lane groups, each of as many rows as a vector has lanes.
+        ``t`` rounded up to a multiple of V. A lane group has V interleaved rows.
     ld
-        numbers from the start of a row of a tile in a buffer to the start of the next row.
+        distance from the start of a tile's row to the start of the next row in a buffer, in numbers.
     block
-        rows of a tile that are factored at a time.
+        rows of a tile that one kernel call factors or solves.
     strip
         rows of the buffer for the right-hand rows y_u of a product C[u][i] += <x_i, y_u>.
     """
@@ -84,24 +85,26 @@ class TileSizes(NamedTuple):
         return cls(t, pad, ld, block, min(STRIP, padded(t, lanes(profile, dtype))))
 
     def nbytes(self, dtype: str) -> list[int]:
-        """Return the bytes of each buffer of a worker.
+        """Return the bytes of each buffer of :class:`DeviceTiles`.
 
-        The buffers are the tiles C, M and X, a strip of right-hand rows for one product, and zeros. The kernel
-        reads the zeros as norms of rows, without effect on the product.
+        The buffers are the tiles C, M and X, a strip of right-hand rows for one product, and zeros. The product's
+        kernel needs norms of rows as arguments, and gets the zeros. The norms have no effect on the product.
         """
         numbers = self.t * self.ld, self.t * self.ld, self.pad * self.t, self.strip * self.t, max(self.pad, self.strip)
         return [np.dtype(dtype).itemsize * number for number in numbers]
 
 
 class View(NamedTuple):
-    """Describe a tile in a buffer by its strides.
+    """Describe a tile that is stored in a buffer.
 
     Attributes
     ----------
+    buffer
+        the buffer, which starts with the tile.
     down
-        distance from one row to the next, in numbers.
+        distance from one row of the tile to the next, in numbers.
     right
-        distance from one column to the next, in numbers.
+        distance from one column of the tile to the next, in numbers.
     """
 
     buffer: Buffer
@@ -109,15 +112,15 @@ class View(NamedTuple):
     right: int
 
     def rows(self, i: int, j: int = 0) -> tuple[Any, ...]:
-        """Return rows i onward, from column j on, as arguments of kernels that take vectors.
+        """Return kernel arguments that describe the rows i, i + 1, ..., without the first j columns, as vectors.
 
-        Each of these rows is a vector. The arguments are the buffer, the index of the first number, the distance to the
-        next vector, and the distance to the next number of a vector.
+        The arguments are the buffer, the index of the first number, the distance to the next vector, and the distance
+        to the next number of a vector.
         """
         return self.buffer, *map(np.int64, (i * self.down + j * self.right, self.down, self.right))
 
     def columns(self, j: int, i: int = 0) -> tuple[Any, ...]:
-        """Return columns j onward, from row i on, as arguments of kernels that take vectors (see :meth:`rows`)."""
+        """Return kernel arguments for the columns j, j + 1, ..., without the first i rows, as in :meth:`rows`."""
         return View(self.buffer, self.right, self.down).rows(j, i)
 
 
@@ -192,7 +195,7 @@ class DeviceTiles:
     # -- algebra
 
     def factor(self, w: int) -> int:
-        """Replace the upper triangle of C (w, w) by U with U'U = C.
+        """Replace the upper triangle of C (w, w) by its Cholesky factor U, U'U = C.
 
         Return 0, or the number of the first pivot that is not positive, counted from 1.
         """
@@ -224,7 +227,7 @@ class DeviceTiles:
         """Add scale * <M_u, x_i> to every C[u][i], for the rows M_u of M (h, d) and the w vectors x_i in X.
 
         symmetric: compute only the entries of C on and above the diagonal.
-        triangle: M and the vectors in X are rows of upper triangles, so products with their zeros are left out.
+        triangle: whether M and the vectors x_i are rows of upper triangles, so that products with zeros are left out.
         """
         for u in range(0, h, self.shape.strip):
             some, first = min(self.shape.strip, h - u), u if triangle else 0
@@ -232,19 +235,22 @@ class DeviceTiles:
             self._sum(scale, u, some, d - first, u if symmetric else 0, w, first)
 
     def _subtract_solved(self, U: View, k: int, b: int, w: int, column: int) -> None:
-        """Subtract sum_{r < k} U[r][i] * Y[r] from each row i = k .. k + b - 1 of C, for solved rows Y[r] of U' Y = C.
+        """Subtract sum_{r < k} U[r][i] * Y[r] from each row i = k, ..., k + b - 1 of C.
 
-        The buffer X holds the solved rows.
+        This is a part of the forward substitution for Y with U' Y = C. Rows Y[r] with r < k are solved already, and
+        the buffer X holds them.
 
         w: number of columns of C.
-        column: first column that is computed.
+        column: first column of C that is computed.
         """
         if k:
             self._packed(U.columns(k), b, k)
             self._sum(-1.0, k, b, k, column, w)
 
     def _substitute(self, U: View, k: int, b: int, w: int, column: int) -> None:
-        """Solve rows k to k + b - 1 of U' Y = C by forward substitution.
+        """Replace the rows k, ..., k + b - 1 of C by rows of Y with U' Y = C, by forward substitution.
+
+        Terms of earlier rows of Y were subtracted from C before (:meth:`_subtract_solved`).
 
         w: number of columns of C.
         column: columns of C before the lane group of this column are left out. A lane group is V adjacent columns.
@@ -264,11 +270,12 @@ class DeviceTiles:
         self._transpose_tile(size, local, h, w, np.int64(self.shape.ld), source, to)
 
     def _packed(self, vectors: tuple[Any, ...], n: int, d: int, at: int | None = None, triangle: bool = False) -> None:
-        """Pack n vectors of d numbers of a tile into lane groups: blocks of V interleaved vectors.
+        """Copy n vectors of d numbers from a tile to lane groups: blocks of V interleaved vectors.
 
         vectors: the arguments that :meth:`View.rows` or :meth:`View.columns` returns.
-        at: number of the first vector in the buffer X; None packs into the buffer of right-hand rows instead.
-        triangle: set number k of vector i to zero if k < i.
+        at: place of the first copied number in the buffer X, in units of V numbers. If ``at`` is None, the vectors are
+        copied to the buffer of right-hand rows instead.
+        triangle: whether to set number k of vector i to zero if k < i.
         """
         items = 1 if self.stream.profile.style == "simd" else 64
         to = (0, d, self._strip) if at is None else (at, self.shape.t, self.X)
@@ -276,8 +283,9 @@ class DeviceTiles:
         self._pack((items, -(-n // self.V)), (items, 1), source, (*numbers, n, d, int(triangle), *to[:2]), to[2])
 
     def _sum(self, scale: float, row: int, n: int, d: int, column: int, w: int, first: int = 0) -> None:
-        """Add scale * <x_i, u> to C[row + u][i], for the n packed right-hand vectors u of d numbers.
+        """Add scale * <x_i, y_u> to C[row + u][i], for the vectors x_i in X and n packed right-hand rows y_u.
 
+        d: number of entries of y_u.
         column: columns i before the lane group of this column are left out. A lane group is V adjacent columns.
         w: number of columns of C.
         first: how many numbers at the start of each x_i are skipped.
@@ -309,7 +317,7 @@ class DeviceTiles:
 
 
 def _in_rows(tile: Matrix) -> bool:
-    """Return whether each row of the tile is contiguous, and the rows follow one another in memory."""
+    """Return whether each row of the tile is contiguous, and each row starts after the end of the row before."""
     return tile.strides[1] == tile.itemsize and tile.strides[0] >= tile.shape[1] * tile.itemsize
 
 
@@ -356,7 +364,7 @@ class Plan:
 
 
 def _tiles(A: Matrix, t: int) -> list[list[Matrix]]:
-    """Return views of the tiles of A, each of t x t numbers. The last ones may be smaller."""
+    """Return views of the tiles of A, each of t x t numbers, as rows of tiles. Tiles at the end may be smaller."""
     starts = range(0, len(A), t)
     return [[A[i : i + t, j : j + t] for j in starts] for i in starts]
 
@@ -377,7 +385,10 @@ def cholesky(A: Matrix, plan: Plan) -> None:
 
 
 def _eliminate(on: DeviceTiles, T: list[list[Matrix]], i: int, j: int) -> None:
-    """Compute tile U_ij of a Cholesky factor, then subtract U_iy' U_ij from the tiles (y, j) with i < y <= j."""
+    """Compute the tile U_ij of a Cholesky factor, and subtract U_iy' U_ij from each tile (y, j) with i < y <= j.
+
+    ``T`` holds all tiles. Its tiles in rows before i, and (i, i), ..., (i, j - 1), are tiles of U already.
+    """
     h, w = T[i][j].shape
     on.load_c(T[i][j])
     on.load_m(T[i][i])
