@@ -42,7 +42,9 @@ def is_dask(X: Any) -> bool:
 class ChunkedRows:
     """Present rows X (n, d), which are in chunks on workers, as one matrix.
 
-    Indexing with a slice or an array of row numbers fetches these rows from the workers. Raises ValueError if the chunks of X are partly sparse and partly dense, or differ in their number of features.
+    Indexing with a slice or an array of row numbers fetches these rows from the workers.
+
+    Raises ValueError if the chunks of X are partly sparse and partly dense, or differ in their number of features.
     Raises ValueError also if a chunk of y or sample_weight has another length than its chunk of X.
 
     Attributes

@@ -263,7 +263,10 @@ def solve_triangular(T: Any, B: Any, *, trans: bool = False, lower: bool = False
 
 
 def _numbers(given: Any, name: str) -> Matrix:
-    """Return ``given`` as an array. Raises TypeError if it is sparse or masked, or has entries not real numbers."""
+    """Return ``given`` as a NumPy array.
+
+    Raises TypeError if it is sparse or masked, or if its entries are not real numbers.
+    """
     if sparse.issparse(given) or np.ma.isMaskedArray(given):
         raise TypeError(f"{name} must be a dense array without a mask, got a {type(given).__name__}")
     array = np.asarray(given)

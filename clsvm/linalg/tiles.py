@@ -61,7 +61,7 @@ class TileSizes(NamedTuple):
     t
         most rows and columns of a tile.
     pad
-        ``t`` rounded up to a multiple of V. A lane group has V interleaved rows.
+        ``t`` rounded up to whole lane groups of V interleaved rows.
     ld
         distance from the start of a tile's row to the start of the next row in a buffer, in numbers.
     block

@@ -1,7 +1,7 @@
 """Fit a Nyström model: draw inducing points (:func:`spread_rows`, :func:`leverage`), and compute the coefficients.
 
-:func:`train` surveys the rows, makes the preconditioner, lays the rows out on devices (:class:`Rows`), and runs
-Newton's method (newton.py). If float32 proves too coarse, the solve goes on in float64.
+:func:`train` chooses the layout of the rows, makes the preconditioner, copies the rows to devices (:class:`Rows`), and
+runs Newton's method (newton.py). If float32 proves too coarse, the solve goes on in float64.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from clsvm.opencl.stream import Stream
 from clsvm.report import Display, NystromReport, Status
 
 COARSE = 1e7  # a fit begins in the most precise dtype if K of the inducing points has a larger condition number
-# Without float64, the inducing points' K gets a jitter of at least min(SINGLE, SQUARES / penalty) * mean diagonal.
+# If a device lacks float64, the inducing points' K gets a jitter >= min(SINGLE, SQUARES / penalty) * mean diagonal.
 # With this jitter on K, rounding of float32 kernel values changes the Hessian by eps^2 / jitter, far below the penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
 # Attributes of Result and of Preconditioner that the fit report copies under the same names.
@@ -87,7 +87,7 @@ class Rows(ABC):
     Attributes
     ----------
     surveyed
-        layout, devices and norms of the rows (:class:`Survey`).
+        layout and norms of the rows, and names of the devices (:class:`Survey`).
     preconditioner
         preconditioner of K(C, C), the kernel matrix of the inducing points C.
     operator
@@ -95,15 +95,15 @@ class Rows(ABC):
     blocks
         blocks of rows on their devices.
     cost
-        cost of a value of K in a pass over the rows, in multiply-adds.
+        cost of a value of K(X, C) in a pass over the rows, in multiply-adds.
     sample
         indices (s,) of the rows from which the preconditioner is made; None if the inducing points are not rows of X.
     layout
-        where K is computed or stored, in words.
+        where K(X, C) is computed or stored, in words.
     has_finer_dtype
-        whether the devices have a more precise dtype than that of the products with K.
+        whether the devices have a more precise dtype than that of the products with K(X, C).
     with_targets
-        whether the blocks have their targets already.
+        whether the blocks are built with their targets and weights. If not, each task sends these to the blocks.
     """
 
     surveyed: Survey
@@ -121,19 +121,24 @@ class Rows(ABC):
 
     @abstractmethod
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Return K (s, m) of the rows with the ascending indices ``rows`` and the inducing points, on the host."""
+        """Return kernel values (s, m) between the s rows with the ascending indices ``rows`` and the inducing points.
+
+        The values are an array on the host.
+        """
 
     @abstractmethod
     def _open_blocks(self, points: InducingPoints, options: Options) -> AbstractContextManager[Parts]:
-        """Return a context with the rows laid out in blocks on the devices; set the attributes cost and layout."""
+        """Return a context in which blocks of rows are on the devices. It sets the attributes cost and layout."""
 
     def formulate(self, kernel: Kernel, centers: Centers, options: Options, penalty: float) -> tuple[str, ...]:
-        """Survey the rows, and make the preconditioner that all tasks share. Return the dtypes to try, in order.
+        """Choose the layout of the rows, and make the preconditioner that all tasks share. Return the dtypes to try.
 
-        ``penalty`` is the smallest penalty of the tasks. float64 is tried first if float32 is too coarse: if K(C, C) of
-        the inducing points C is ill-conditioned, or if intermediate values of the kernel function leave the range of
-        float32. Raises ValueError if K(C, C) is not positive semi-definite or not finite, or if values leave the range
-        of float64, too.
+        The first dtype returned is tried first. If the devices have float64, float32 is left out where it is too
+        coarse: if K(C, C) of the inducing points C is ill-conditioned, or if intermediate values of the kernel function
+        leave the range of float32. ``penalty`` is the smallest penalty of the tasks.
+
+        Raises ValueError if K(C, C) is not positive semi-definite or not finite, or if intermediate values leave the
+        range of the first dtype.
         """
         rows = self.surveyed = self.survey(kernel, options)
         first, limit = devices.first_device(options.device), options.memory_limit
@@ -152,7 +157,7 @@ class Rows(ABC):
 
     @contextmanager
     def lay_out(self, options: Options, dtype: str, k: int) -> Iterator[None]:
-        """Lay out rows and inducing points on the devices in ``dtype``, until the with block ends.
+        """Return a context in which the rows and inducing points are on the devices, for products in ``dtype``.
 
         k: number of outputs of each task. Raises MemoryLimitError if the memory limit of a device is too small.
         """
@@ -165,9 +170,9 @@ class Rows(ABC):
     def draw(
         self, random: np.random.RandomState, penalty: float, tol: float, quadratic: bool = True, tasks: int = 1
     ) -> None:
-        """Draw sampled rows, and give their kernel values to the preconditioner.
+        """Draw the rows from which the preconditioner is made, and give their kernel values to the preconditioner.
 
-        If few rows suffice, the preconditioner takes the inducing points as its sample, and no row is drawn.
+        If the inducing points suffice as the sample, no row is drawn.
 
         penalty: the smallest penalty of the tasks.
         tol: residual at which the solves of the tasks end.
@@ -184,8 +189,9 @@ class Rows(ABC):
         preconditioner.memory_limit = self.blocks.memory()[1]
 
     def solve(self, task: Task, start: Vector | None, tol: float, max_iter: int, **asked: Any) -> Result:
-        """Solve a task to the residual ``tol`` from coefficients ``start`` (k, m), or from 0 if ``start`` is None.
+        """Solve a task by Newton's method until the residual is ``tol``.
 
+        start: the first coefficients (k, m), or None for 0.
         asked: other parameters of :class:`Newton`.
         """
         sizes = self.blocks.sizes
@@ -203,8 +209,8 @@ class Rows(ABC):
 class LocalRows(Rows):
     """Hold rows X (n, d) of this process, on one device, or in blocks on a list of devices.
 
-    Each device gets as many blocks. The division into blocks depends only on the number of rows, so the bits of all
-    sums do not depend on the devices.
+    The blocks are divided equally among the devices of a list. The number of rows alone determines the blocks, so the
+    bits of sums do not depend on which devices are in the list.
     """
 
     def __init__(self, X: Data) -> None:
@@ -259,7 +265,7 @@ def train(
     random: generator that draws the sampled rows.
     since: perf_counter() at the start of the fit.
 
-    The fit uses float64 from the start if K(C, C) of the inducing points C is too ill-conditioned for float32. The fit
+    The fit uses float64 from the start if K(C, C) of the inducing points C is too ill-conditioned for float32, and
     continues in float64 if the solve in float32 stalls. Raises MemoryLimitError if the memory limit is too small, and
     ValueError if K(C, C) is not positive semi-definite.
     """
@@ -338,7 +344,7 @@ class Centers(NamedTuple):
     indices
         row numbers (m,) of the points in X, or None if they are not rows of X.
     description
-        number of points and the reason for it, as text for the report.
+        number of points and the reason for this number, as text for the report.
     """
 
     rows: Data
@@ -362,7 +368,7 @@ def spread_rows(X: Data, eligible: NDArray[np.intp], m: int, random: np.random.R
     """Return the numbers of m different rows of X[eligible] that are far from one another, drawn by k-means++."""
     some = eligible if len(eligible) <= CANDIDATES * m else random.choice(eligible, CANDIDATES * m, replace=False)
     drawn = np.unique(some[kmeans_plusplus(X[some], m, random_state=random)[1]])
-    # If rows coincide, k-means++ draws a row twice. Rows drawn at random replace the repeated ones.
+    # If rows coincide, k-means++ may draw a row twice. Other rows, drawn at random, replace its repetitions.
     return np.concatenate([drawn, random.choice(np.setdiff1d(eligible, drawn), m - len(drawn), replace=False)])
 
 
@@ -377,8 +383,8 @@ def leverage(
     """Return approximate ridge leverage scores of the rows X[eligible], up to a common factor. All scores are positive.
 
     The score of a row x is K(x, x) - K(x, S) (K(S, S) + penalty * s * I)^-1 K(S, x), for a set S of s rows that are
-    drawn uniformly. Kernel values are computed on the device, and within the memory limit, of ``where``. Source: Rudi,
-    Calandriello, Carratino, Rosasco 2018 (BLESS).
+    drawn uniformly. ``where`` has the device for kernel values and its memory limit. Source: Rudi, Calandriello,
+    Carratino, Rosasco 2018 (BLESS).
     """
     s = min(SAMPLE_ROWS, len(eligible))
     sample_rows = X[np.sort(random.choice(eligible, s, replace=False))]

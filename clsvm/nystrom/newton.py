@@ -2,24 +2,27 @@
 
 Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) alpha' K(C, C) alpha,   f = K(X, C) alpha + offset,
            for the loss l, targets y (k, n) of k outputs, and sample weights w with the sum N
-Given      the row operator, which computes sums over rows (rows.py), and the preconditioner P = T^-1 A^-1, whose
-           triangular factors T and A are described in preconditioner.py
-Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)|, for each output or, if the loss couples them, for all
-           outputs together; and an upper bound of F - F*, F* the minimum of F (:meth:`Newton._upper_bound`)
+Given      sums over the rows X (rows.py), and a preconditioner P = T^-1 A^-1 with T'T = K(C, C) and A'A near the
+           Hessian of F with respect to u = T alpha (preconditioner.py)
+Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)| for each output, and an upper bound of F minus its
+           minimum. If the loss couples the outputs, the norms are over all outputs together
 Source     Meanti et al. 2020, algorithms 1 and 2; Marteau-Ferey, Bach, Rudi 2019; Nocedal and Wright, 7.1
 
-    until |g| <= tol |g(0)|, with K = K(X, C) and u = T alpha:
+    until |g| <= tol |g(0)|, with K = K(X, C):
         f     <- K alpha + offset
-        g     <- P'(K' (w l'(f)) / N + penalty T' u)
-        d     <- the solution of  P'(K' (w l''(f)) K / N + penalty T'T) P d = -g,  one pass over the rows for each step
+        g     <- P' grad F = P'(K' (w l'(f)) / N + penalty T'T alpha)
+        d     <- the solution of  P'(K' (w l''(f)) K / N + penalty T'T) P d = -g  by conjugate gradients
         alpha <- alpha + s P d, for each output with the first s of 1, 1/2, 1/4, ... that lowers F enough
 
-The Hessian in the variables of P is close to the identity, so few steps of conjugate gradients are needed. For the
-squared loss the method is Falkon, and each further Newton step is iterative refinement: g is computed again from alpha,
-so errors of float32 products do not accumulate. The papers decrease the penalty gradually to keep Newton steps good.
-Here a line search shortens steps instead, and the penalty is the final one from the start.
+A step of conjugate gradients is one pass over the rows. Few steps are needed, since the matrix of the equation for d is
+near the identity. For the squared loss the method is Falkon. A further Newton step is then iterative refinement: g is
+computed again from alpha, so errors of float32 products do not accumulate.
 
-During a solve, targets, f and alpha of each output are divided by the output's unit. Results are multiplied by it.
+The papers lower the penalty gradually, since Newton steps for a small penalty are good only near the minimum. Here the
+penalty is the final one from the start, and a line search shortens steps that would not lower F enough.
+
+During a solve, targets, f and alpha of each output are divided by a power of 2, the output's unit (Task.units in
+rows.py). The result is multiplied by the unit.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from clsvm.nystrom.preconditioner import Preconditioner
 from clsvm.nystrom.rows import RowOperator, Vector
 from clsvm.report import Display, Point, Status
 
-INEXACT = 0.1  # relative residual at which conjugate gradients end a Newton step that is far from the optimum
+INEXACT = 0.1  # far from the optimum, conjugate gradients solve for a Newton step to this relative residual
 FINE = {"float32": 1e-3, "float64": 1e-9}  # smallest relative residual to which a Newton step is solved
 ENOUGH = 1e-4  # fraction of the predicted decrease of the objective that a step must reach (Armijo)
 HALVINGS = 30  # most halvings of a step length
@@ -45,8 +48,8 @@ LEAST = 1e-300  # replaces 0 in a product with infinity, which would be nan
 EPS = float(np.finfo(np.float64).eps)
 SAFE = 4.0  # an output's coefficients stay 0 if its first gradient is below SAFE times the gradient's rounding error
 MOST_ROUNDING = 1e-3  # a solve counts as converged if rounding of K changes f(x) by at most this share of the targets
-FEW = 9.0  # estimated rounding errors of f(x) have the factor 1 + FEW * m / n, for m inducing points and n rows
-STALL = 0.5  # a solve has stalled if a step neither lowers the objective nor cuts the gradient's norm to this share
+FEW = 9.0  # the estimate of f(x)'s rounding error has the factor 1 + FEW * m / n, for m inducing points and n rows
+STALL = 0.5  # a solve has stalled if a step neither lowers the objective nor halves the gradient's norm
 
 
 @dataclass
@@ -96,10 +99,10 @@ Callback = Callable[[int, Vector, float], Any]
 
 
 class Newton:
-    """Minimise the objective F over the coefficients, with sums over rows from a row operator.
+    """Minimise the objective F of a task over the coefficients, with sums over rows from a row operator.
 
-    :meth:`run` does the solve. A KeyboardInterrupt ends it with the result so far. The argument ``before`` is the
-    result of an earlier solve in another dtype. Its counts of steps and its seconds are added to those of this solve.
+    :meth:`run` does the solve. A KeyboardInterrupt ends the solve with the result so far. The argument ``before`` is
+    the result of an earlier solve in another dtype. Steps and seconds of that solve are added to those of this one.
 
     Attributes
     ----------
@@ -108,7 +111,7 @@ class Newton:
     callback
         function of the step, the coefficients (m, k) and the seconds, called after each conjugate gradient step.
     fine
-        smallest residual of a Newton step, relative to the gradient.
+        smallest relative residual to which conjugate gradients solve for a Newton step.
     """
 
     def __init__(
@@ -159,7 +162,7 @@ class Newton:
         self._set_objective(self._values(self.u))
         if start is not None and has_gradient.any():
             start = start / self.units
-            if self.loss.coupled:  # the mean over outputs does not change the loss, but _upper_bound needs mean 0
+            if self.loss.coupled:  # _upper_bound needs coefficients of mean 0 over outputs, which have the same loss
                 start = start - start.mean(axis=0)
             self.u = np.where(has_gradient[:, None], self.P.of_coefficients(start), 0.0)
             self.result.alpha = start * has_gradient[:, None] if self.P.pivots is None else self.P.alpha(self.u)
@@ -209,16 +212,16 @@ class Newton:
         return np.linalg.norm(self._joined(g), axis=1)
 
     def _refine(self) -> bool:
-        """Compute gradients in the devices' most precise dtype from now on, if rounding errors of K are too large.
+        """Compute gradients in the most precise dtype from now on, if rounding of K changes decision values too much.
 
         Return whether this call changed the dtype.
         """
         return not self.rows.refined and self._relative_rounding() > REFINE and self.rows.refine()
 
     def _relative_rounding(self) -> float:
-        """Return the largest error of decision values that rounding of K can cause, relative to the largest target.
+        """Return the error that rounding of K can cause in decision values, relative to the largest target.
 
-        The ratio is computed for each output, and the largest one is returned.
+        The result is the largest ratio of all outputs.
         """
         return float((self._rounding_of_f() / np.maximum(self.rows.task.largest, 1e-300)).max())
 
@@ -229,11 +232,25 @@ class Newton:
         return np.asarray(rounding * np.sqrt(np.square(self.result.alpha).sum(axis=1)))
 
     def _noise(self) -> Vector:
-        """Return a bound of the rounding error of each output's gradient, from the sizes of targets and predictions."""
+        """Return a bound of the rounding error in each output's gradient, or one bound if the loss couples outputs.
+
+        It is a multiple of the mean over rows of |l'| + |y| + |f|, for the loss l, targets y and decision values f.
+        """
         return SAFE * EPS * self.P.size * self._joined(self.rows.rounding()).max(axis=1)
 
     def _weigh(self) -> None:
-        """Compute the losses' second derivatives at the current f, and the preconditioner's factor A from them."""
+        """Make the preconditioner's factor A and set ``curvature``, from l'' at the current decision values.
+
+        ``curvature`` is a number c for each output, such that the Hessian of F in u = T alpha is at least c A'A. With D
+        the loss's second derivative l'' at a row, times the row's weight, and b the row of K(X, C) T^-1:
+
+            Hessian    = penalty * I + sum of D b b' over all rows
+            A'A        = penalty * I + scale * sum of mean(D) b b' over the sampled rows, for the mean over the outputs
+            D         >= least * mean(D) at each sampled row, for each output
+
+        So the Hessian is at least min(1, least / scale) A'A. ``curvature`` is half of this factor, because A has
+        rounding errors. A coupled loss has this bound only for coefficients of mean 0 over the outputs.
+        """
         total, at, least = self.rows.weigh()
         at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # inducing points that are not rows
         scale = total / at.sum() if at.any() else 1.0
@@ -247,9 +264,11 @@ class Newton:
         return self.P.from_u(self.G)
 
     def _values(self, u: Vector, s: Vector | None = None) -> Vector:
-        """Return the objective of each output for u = T alpha, at the current f or further along a step.
+        """Return the objective of each output: its mean loss plus penalty / 2 * |u|^2.
 
-        s: None for the current f, or step lengths (k, 1) along the change of f that the row operator has computed.
+        u: T alpha (k, r), for coefficients alpha and K(C, C) = T'T.
+        s: step lengths (k, 1), at which the decision values f are f + s * change, with the change that was given to
+        the row operator. None for the current f.
         """
         squares = np.square(self._joined(u)).sum(axis=1)
         return self.rows.losses(s) + self.penalty / 2 * squares
@@ -263,11 +282,13 @@ class Newton:
         return self.P.from_u(self.P.from_alpha(c) + self.penalty * v)
 
     def _conjugate_gradients(self, right: Vector, eta: Vector) -> Vector:
-        """Solve H d = right (k, r) by conjugate gradients, for the preconditioned Hessian H of the objective; return d.
+        """Return the solution d of H d = right by conjugate gradients, for the preconditioned Hessian H.
 
-        The solve ends if |right - H d| <= eta * |right| for each of the k outputs. ``eta`` (k, 1) has a number for each
-        output. If the loss is coupled, the condition is for all outputs together. A KeyboardInterrupt in a step or in
-        the callback ends the solve, too.
+        The solve ends when |right - H d| <= eta * |right| for each output, or for all outputs together if the loss
+        couples them. It also ends at a KeyboardInterrupt, and when Newton's method has taken ``max_iter`` such steps.
+
+        right: right-hand side (k, r), for k outputs and the rank r of K(C, C).
+        eta: relative residual (k, 1).
         """
 
         def dots(a: Vector, b: Vector) -> Vector:
@@ -298,12 +319,12 @@ class Newton:
         return d
 
     def _line_search(self, step: Vector, gd: Vector) -> tuple[Vector, NDArray[np.bool_]]:
-        """Return the step length s (k, 1) of each output, and whether the objective F falls (k,).
+        """Return the step length s (k, 1) of each output, and whether its objective F falls, (k,).
 
-        s is the first of 1, 1/2, 1/4, ... that lowers F enough, or 0. A rise of F within its rounding error counts as
-        enough.
+        s is the first of 1, 1/2, 1/4, ... that lowers F enough, or 0. Even a rise of F counts as enough if it is within
+        the rounding error of F. If the loss couples the outputs, there is one s for all.
 
-        step: change of u = T alpha, (k, r).
+        step: change (k, r) of u = T alpha, for coefficients alpha and K(C, C) = T'T.
         gd: gradient times step, element by element, (k, r). The sum over an output is the slope of F along the step.
         """
         before, slope = self.values, self._joined(gd).sum(axis=1)
@@ -330,7 +351,7 @@ class Newton:
         result.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
         result.bound = float((self._upper_bound(sizes) * self.squares).sum())
         nan, now = float("nan"), perf_counter() - self.began
-        rows_read = (result.passes + self.rows.passes) * self.rows.n  # result.passes counts those of an earlier solve
+        rows_read = (result.passes + self.rows.passes) * self.rows.n  # result.passes are those of an earlier solve
         point = Point(now, result.steps, result.newton_steps, result.objective, nan, nan, result.residual, rows_read)
         result.trace.append(point)
         if self.progress:
@@ -340,32 +361,24 @@ class Newton:
     def _upper_bound(self, sizes: Vector) -> Vector:
         """Return an upper bound of F - F* for each output, or for all outputs together if the loss couples them.
 
-        F is the objective at the current u = T alpha, for coefficients alpha, and F* its minimum. l is the loss, and
-        f = K(X, C) alpha + offset are the decision values of the rows. G is the gradient of F with respect to u, and
-        g = A^-T G, for the factors T and A of preconditioner.py. ``sizes`` are the norms |g|.
-
-        The bound is the least of three bounds, plus the changes of F and F* that rounding can cause:
+        F is the objective at the current u = T alpha, and F* its minimum. G is the gradient of F with respect to u, and
+        g = A^-T G has the norms ``sizes``, for the factors T and A of preconditioner.py. l is the loss. The bound is
+        the least of:
 
             F                      since losses are not negative, so that F* >= 0
             |G|^2 / (2 * penalty)  since the penalty makes F strongly convex in u
-            |g|^2 / (2 * c)        if the Hessian is at least c A'A at all v with |A (v - u)| <= r = 2 |g| / c. On the
-                                   boundary F(v) >= F(u) - |g| r + c r^2 / 2 = F(u), so the minimum is inside
+            |g|^2 / (2 * c)        if the Hessian is at least c A'A at all v with |A (v - u)| <= r = 2 |g| / c. At each
+                                   v with |A (v - u)| = r, F is at least F(u), so its minimum is nearer to u
 
-        A factor c that holds at u: D is l'' at a row for one output, times the row's weight, and b is the row of
-        K(X, C) T^-1. The Hessian is penalty * I plus the sum of D b b' over all rows. A'A is penalty * I plus ``scale``
-        times the sum of mean(D) b b' over the sampled rows, where mean(D) is the mean over the outputs. At each sampled
-        row D is at least ``least`` times mean(D). So the Hessian is at least min(1, least / scale) A'A. ``curvature``
-        is half of this factor, because A has rounding errors.
+        For the squared loss, c is ``curvature`` (:meth:`_weigh`). For other losses c is half of it, because l'' changes
+        between u and v. Decision values change there by at most t = reach * r / sqrt(penalty), for the largest norm
+        ``reach`` of a row of K(X, C) T^-1. So l'' falls by at most the factor exp(-2 t), since |l'''| <= 2 l''. The
+        factor is at least 1/2 if t <= log(2) / 2. For a larger t the third bound is not used.
 
-        A factor c that holds at all v: ``curvature`` for the squared loss, else half of it. Between u and v, f changes
-        by at most t = reach * r / sqrt(penalty), where ``reach`` is the largest |b|. Then D falls at most by the factor
-        exp(-2 t), since |l'''| <= 2 l''. The factor is at least 1/2 if t <= log(2) / 2. For a larger t the third bound
-        is not used.
-
-        Rounding: if rounding of K changes f at each row by at most t, F and F* each change by at most |l'| t + t^2 / 2,
-        since l'' <= 1. They also change by at most ``steepest`` * t, where ``steepest`` is the largest |l'|. |l'| is at
-        most sqrt(2 l), since l >= 0 and l'' <= 1. T'T differs from K(C, C) by at most ``error``. This changes
-        alpha' K(C, C) alpha, which the penalty multiplies, by at most error * |alpha|^2.
+        Changes by rounding are added to the bound. If rounding of K changes each decision value by at most t, F and F*
+        each change by at most sqrt(2 F) t + t^2 / 2, since l >= 0 and l'' <= 1. Each also changes by at most
+        ``steepest`` * t, where ``steepest`` is the largest |l'|. T'T differs from K(C, C) by at most ``error``. This
+        changes F by at most penalty / 2 * error * |alpha|^2.
         """
         values, task, c, gradient_norm = self.values, self.rows.task, self.curvature, self._norms(self.G)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -46,7 +46,7 @@ SELECTIONS = ("uniform", "k-means++", "leverage")
 
 
 class _Selection(Limits):
-    """Accept the name of a center_selection, or inducing points as rows (m, d)."""
+    """Accept a name in SELECTIONS or inducing points (m, d) as the parameter center_selection."""
 
     def check(self, name: str, value: Any) -> None:
         if isinstance(value, str) and value not in SELECTIONS:

@@ -2,25 +2,26 @@
 
     T'T = K(C, C) + jitter I                  T upper triangular, computed once, for m inducing points C
     A'A = B' D B + penalty I, B = K_s T^-1    A upper triangular, for K_s = K(S, C) of s sampled rows S of X;
-                                              weights D (s,) of these rows and each penalty give a new A
-    u = T alpha, b = A u                      for coefficients alpha; then |f|^2 = |u|^2, and the Hessian of the
-                                              objective in the variable b is near I
+                                              computed for each penalty and each weights D (s,) of the sampled rows
+    u = T alpha, b = A u                      for coefficients alpha; alpha' K(C, C) alpha is then |u|^2, and the
+                                              Hessian of the objective with respect to b is near I
 
 :class:`Preconditioner` makes T. :meth:`Preconditioner.sample` sets the sampled rows, and :meth:`Preconditioner.weigh`
 makes A. LAPACK computes the factors, or tiles on a device that is not a CPU (clsvm.linalg).
 
-Sampled rows. Falkon samples only the inducing points, s = m (Rudi, Carratino, Rosasco 2017, section 3). Then B = T',
-and no row of K is needed. If the effective dimension is near m, m rows are too few: some directions are hardly sampled,
-and conjugate gradients take hundreds of steps. With s = c m rows the Hessian's condition number is about
-((sqrt c + 1) / (sqrt c - 1))^2 for every penalty (Marchenko and Pastur 1967), 9 for c = 4. :func:`sampled` chooses c.
+Sampled rows. Falkon samples only the inducing points, s = m (Rudi, Carratino, Rosasco 2017, section 3). B is then T',
+so no further kernel values are needed. If the effective dimension is near m, m rows are too few: some directions are
+hardly sampled, and conjugate gradients take hundreds of steps. With s = c m rows the Hessian's condition number is
+about ((sqrt c + 1) / (sqrt c - 1))^2 for every penalty (Marchenko and Pastur 1967). This is 9 for c = 4.
+:func:`sampled` chooses c.
 
-Singular K. K(C, C) is singular up to rounding if there are more points than features under a linear kernel, equal
-points, or a wide kernel. With a jitter some directions would consist of rounding errors, and the residual would stall.
-Then a Cholesky factorisation with pivots selects r points that span the others: K = R'R with R (r, m) up to rounding.
-The coefficients of the other points are 0.
+Singular K(C, C). The matrix is singular up to rounding if inducing points are equal, if the kernel function is wide, or
+if it is linear and there are more points than features. Some directions of T would consist of rounding errors, and the
+residual would stall. So a Cholesky factorisation with pivots selects r points that span the others: K(C, C) = R'R up to
+rounding, with R (r, m). The coefficients of the other points are 0.
 
-Storage. Coefficients are rows: alpha is (k, m) for k outputs, u and b are (k, r), with r = m unless K is singular. T is
-stored above the diagonal of the buffer and A' below it. The diagonal is that of the factor in use.
+Storage. Coefficients are rows: alpha is (k, m) for k outputs, u and b are (k, r), with r = m unless K(C, C) is
+singular. T is stored above the diagonal of the buffer and A' below it. The diagonal is that of the factor in use.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ Vector = NDArray[np.float64]
 # JITTER: number added to the diagonal of the m inducing points' K, in units of eps * m * mean diagonal.
 # GROWTH: factor by which the tolerance of pivots grows after a Cholesky factorisation has failed.
 JITTER, GROWTH = 4.0, 10.0
-# Largest tolerance of pivots in a Cholesky factorisation, relative to K's mean diagonal, for float32 and for float64.
+# K counts as indefinite if pivots need a larger tolerance, relative to K's mean diagonal.
+# MAX_PIVOT_TOL is the limit for devices without float64, MAX_PIVOT_TOL_64 for devices with float64.
 MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
 SINGULAR = 1e10  # if K(C, C) has a larger condition number, some inducing points are left out
 SMALL_WORK = 1 << 30  # multiply-adds below which one thread is used
@@ -52,8 +54,8 @@ FEW_SAMPLE_STEPS = 150  # expected conjugate gradient steps if the inducing poin
 HOST, OUTPUT = 2.0, 3.0
 RESTART_FACTOR = 2.0  # conjugate gradients take this many times the steps of theory, as refinements restart them
 SOLVES, MAKES = 3, 8  # expected number of linear solves, and of factors A, for a loss that is not quadratic
-MAX_B_BYTES = 1 << 30  # most bytes of the matrix B of sampled rows
-# The matrix B is float32 if penalty >= MIN_PENALTY * mean diagonal of K and K's condition number <= MAX_CONDITION.
+MAX_B_BYTES = 1 << 30  # most bytes of B = K(S, C) T^-1, which limits the number of sampled rows S
+# B is in float32 if penalty >= MIN_PENALTY * mean diagonal of K(C, C), and its condition number <= MAX_CONDITION.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 
 
@@ -61,8 +63,7 @@ class Preconditioner:
     """Precondition a fit by triangular factors T and A, where T'T = K(C, C) for m inducing points C.
 
     The argument ``K`` (m, m) is K(C, C) in float64, which the factors overwrite. The argument ``least`` is the
-    smallest jitter, relative to the mean diagonal. Raises ValueError if K is indefinite by more than rounding errors,
-    because the function is then not a kernel on these points.
+    smallest jitter, relative to K's mean diagonal. Raises ValueError if K is not positive semi-definite up to rounding.
 
     Attributes
     ----------
@@ -73,7 +74,7 @@ class Preconditioner:
     error
         largest difference of T'T and K in any direction: the jitter or the tolerance of pivots.
     rank
-        rank r of K.
+        rank r of K; m unless K is singular up to rounding.
     pivots
         indices (r,) of the inducing points that span the others if r < m, else None.
     condition
@@ -104,7 +105,7 @@ class Preconditioner:
         with _threads(self.m**3 / 3):
             if not self._factor(factors, lower=False) or _condition(factors) > SINGULAR:
                 np.fill_diagonal(factors, diagonal)
-                # The first factorisation overwrote the upper triangle alone, so the next reads K below the diagonal.
+                # The first factorisation left K in the lower triangle, which _pivoted reads.
                 factors = self._pivoted(factors, MAX_PIVOT_TOL if least else MAX_PIVOT_TOL_64)
         self._factors, self._diagonal_T = factors, factors.diagonal().copy()
         self._diagonal_A = self._diagonal_T
@@ -114,16 +115,18 @@ class Preconditioner:
 
     @property
     def plan(self) -> linalg.Plan:
-        """Return the plan by which the factors are computed: by LAPACK or by tiles, and where."""
+        """Return the plan of the factorisations: whether LAPACK or tiles compute them, and on which device."""
         return linalg.plan(self.rank, device=self.device, memory_limit=self.memory_limit)
 
     def _linalg_options(self) -> dict[str, Any]:
         return {"clean": False, "device": self.device, "memory_limit": self.memory_limit}
 
     def _factor(self, factors: Vector, lower: bool) -> bool:
-        """Replace a triangle of ``factors`` by its Cholesky factor.
+        """Replace one triangle of ``factors`` by the Cholesky factor of the symmetric matrix that it stores.
 
-        Return False if the matrix of the triangle is not positive definite.
+        Return False if this matrix is not positive definite.
+
+        lower: whether the triangle is the lower one.
         """
         try:
             linalg.cholesky(factors, lower=lower, overwrite_a=True, **self._linalg_options())
@@ -134,8 +137,8 @@ class Preconditioner:
     def _pivoted(self, K: Vector, most: float) -> Vector:
         """Factor a singular K by Cholesky with pivots. Return the factor T (r, r) of the r points that span the others.
 
-        The argument ``K`` (m, m) holds the matrix in its lower triangle. The factorisation ends when no pivot exceeds a
-        tolerance. If the product of the factors differs too much from K, the tolerance grows and K is factored again.
+        The argument ``K`` (m, m) has its entries in the lower triangle. The factorisation ends when no pivot exceeds a
+        tolerance. If the product of the factors differs too much from K, K is factored again with a larger tolerance.
         Raises ValueError if the tolerance exceeds ``most`` times the mean diagonal, because K is then indefinite.
         """
         signs = np.random.RandomState(0).choice([-1.0, 1.0], self.m)
@@ -158,10 +161,10 @@ class Preconditioner:
         raise ValueError(f"{words}; Kernel.check(X) tests more conditions")
 
     def sample(self, K: NDArray[np.floating] | None, penalty: float) -> None:
-        """Set the sampled rows by their kernel values K (s, m) with the m inducing points.
+        """Compute B = K T^-1 from the kernel values K (s, m) of the s sampled rows and the m inducing points.
 
         If K is None, the inducing points are the sample. ``penalty`` is the smallest penalty of later calls of
-        :meth:`weigh`. The matrix B = K T^-1 is in float32, which is twice as fast, if its rounding errors are small
+        :meth:`weigh`. B is in float32, which makes :meth:`weigh` twice as fast, if rounding errors of B are small
         relative to ``penalty``. Raises ValueError if K is not finite.
         """
         self._B, self.reach = self._R, self._points_reach
@@ -196,7 +199,7 @@ class Preconditioner:
     def _gram_of_points(self, scale: Vector) -> Vector:
         """Compute T D T' in the lower triangle of the factors' buffer, and return the buffer.
 
-        T is the triangular factor of K(C, C) = T'T in the upper triangle of this buffer.
+        T, the factor of K(C, C) = T'T, is in the upper triangle of the same buffer.
 
         scale: square roots of the weights D of the inducing points, (m,).
         """
@@ -209,10 +212,9 @@ class Preconditioner:
         return factors
 
     def _gram_of_rows(self, B: NDArray[np.floating], scale: Vector) -> Vector:
-        """Compute B' D B in the lower triangle of the factors' buffer, and return the buffer.
+        """Compute B D B' in the lower triangle of the factors' buffer, and return the buffer.
 
-        B: the rows K(S, C) T^-1 of the s sampled rows S, transposed, (r, s).
-
+        B: transpose (r, s) of K(S, C) T^-1, for s sampled rows S.
         scale: square roots of the weights D of the sampled rows, (s,).
         """
         factors = self._factors
@@ -230,7 +232,7 @@ class Preconditioner:
         return sums if in_float64 else factors
 
     def alpha(self, u: Vector) -> Vector:
-        """Return the coefficients T^-1 u, (k, m), for u (k, r) and the factor T of K(C, C) = T'T.
+        """Return the coefficients alpha = T^-1 u, (k, m), for u (k, r) and the factor T of K(C, C) = T'T.
 
         If K(C, C) is singular, the inducing points that are not pivots get the coefficient 0.
         """
@@ -242,7 +244,7 @@ class Preconditioner:
         return alpha
 
     def from_alpha(self, g: Vector) -> Vector:
-        """Return T^-T g: the gradient with respect to u = T alpha, for the factor T of K(C, C) = T'T.
+        """Return T^-T g, (k, r): the gradient with respect to u = T alpha, for the factor T of K(C, C) = T'T.
 
         g: gradient with respect to the coefficients alpha, (k, m).
         """
@@ -257,9 +259,9 @@ class Preconditioner:
         return self._solve(g, self._diagonal_A, lower=1, trans=0)
 
     def of_coefficients(self, alpha: Vector) -> Vector:
-        """Return u = T alpha for coefficients alpha (k, m), with K(C, C) = T'T.
+        """Return u = T alpha, (k, r), for coefficients alpha (k, m) and the factor T of K(C, C) = T'T.
 
-        If K(C, C) = R'R is singular, return R alpha.
+        If K(C, C) is singular, return u = R alpha, for R (r, m) with K(C, C) = R'R.
         """
         with _threads(alpha.size * self.rank):
             if self._R is not None:
@@ -278,9 +280,9 @@ class Preconditioner:
 
 
 def _threads(work: float) -> AbstractContextManager[object]:
-    """Return a context with one thread if ``work`` is small, else with all threads.
+    """Return a context in which linear algebra uses one thread if ``work`` is small, else all threads.
 
-    work: number of multiply-adds. Bits of results are reproducible, since nothing else decides the number of threads.
+    work: number of multiply-adds. Nothing else decides the number of threads, so the bits of results are reproducible.
     """
     return one_thread() if work < SMALL_WORK else all_threads()
 

@@ -1,9 +1,9 @@
 """Compute with the rows X of a Nyström model where they are stored: products with K(X, C), losses and derivatives.
 
-C are the m inducing points. A block of rows (:class:`RowBlock`) holds f = K(X, C) alpha + offset (k, n) for k outputs,
-and the change of f along a step. In a solve it replies with sums over its rows alone, which are small. So a block can
-be on any device or computer. :class:`RowOperator` adds the sums of all blocks for the solver, in the order of the
-blocks.
+C are the m inducing points. A block of rows (:class:`RowBlock`) holds its decision values f = K(X, C) alpha + offset
+for coefficients alpha, and the change of f along a step. In a solve a block replies only with sums over its rows. As
+these sums are small, a block can be on any device or computer. :class:`RowOperator` adds the sums of all blocks for the
+solver, in the order of the blocks.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from clsvm.losses import Loss
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-# If all targets of an output are near its offset, their deviation counts as MIN_DEVIATION times the largest target.
+# The largest deviation of a target from the offset counts as at least MIN_DEVIATION times the largest target.
 MIN_DEVIATION = 1e3 * float(np.finfo(np.float64).eps)
-MAX_BLOCKS, MIN_ROWS = 16, 1024  # most blocks of rows for a list of devices; fewest rows of a block
+MAX_BLOCKS, MIN_ROWS = 16, 1024  # most blocks into which rows are divided for a list of devices; fewest rows of a block
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Task:
     loss
         the loss.
     y
-        targets (k, n).
+        targets (k, n) of k outputs and n rows.
     weights
         weights (n,), or (k, n) if each output has its own weights, which a coupled loss does not allow.
     offset
@@ -168,12 +168,12 @@ class RowBlock:
     def built(cls, stream: Stream, X: Data, points: InducingPoints, task: Task | None = None) -> RowBlock:
         """Lay out rows X (n, d) on the stream's device for products with K(X, C). Return the block of these rows."""
         laid_out = partial(Cross, stream, X, points.rows, points.kernel, points.plan)
-        # The more precise products do not store K, since few of them follow.
+        # More precise products compute K anew instead of storing it, since a solve needs few of them.
         more_precise = None if points.dtype == points.finest else partial(laid_out, points.finest, points.k, keep=False)
         return cls(laid_out(points.dtype, points.k), more_precise, task)
 
     def begin_task(self, sample: NDArray[np.intp] | None, total: Vector, task: Task | None) -> None:
-        """Begin a solve at the coefficients 0, where the decision values f of the rows are the task's offset.
+        """Begin a solve of a task with the coefficients 0. The decision values f of the rows are then the offset.
 
         sample: positions (s,) within this block of the rows that the preconditioner samples, or None if it samples
         inducing points that are not rows of X.
@@ -247,7 +247,7 @@ class RowBlock:
         return self.cross.forward_back(V)
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Return K (s, m) between the rows with the numbers ``rows`` (s,) and the inducing points, on the host."""
+        """Return kernel values (s, m), on the host, between the rows with the indices ``rows`` and inducing points."""
         return self.cross.values(rows)
 
     def decision_values(self, alpha: Vector) -> Vector:
@@ -257,9 +257,10 @@ class RowBlock:
 class RowOperator:
     """Send the solver's requests to all blocks of rows, and add the sums that they return, in the order of the blocks.
 
-    The order of addition is fixed, so the bits do not depend on where the blocks are. If a block is lost, its new copy
-    gets the task and the current coefficients again. Targets, decision values f and coefficients are divided by
-    ``units``.
+    The order of addition is fixed, so the bits of sums do not depend on which device has which block. If a block is
+    lost, its new copy gets the task and the current coefficients again. Targets, decision values f and coefficients
+    are divided by ``units``. The argument ``task_arguments(i)`` returns the arguments of :meth:`RowBlock.begin_task`
+    for block i.
 
     Attributes
     ----------
@@ -274,7 +275,7 @@ class RowOperator:
     n
         number of rows.
     dtype
-        dtype of the products in gradients.
+        dtype of the products with K(X, C) in gradients.
     refined
         whether these products are in the most precise dtype.
     """
@@ -353,8 +354,8 @@ class RowOperator:
     def losses(self, s: Vector | None = None) -> Vector:
         """Return the mean loss sum_i w_i l(f_i), (k,), or (1,) for a coupled loss. The weights w of all rows sum to 1.
 
-        s: None, or step lengths (k, 1). With step lengths, f + s * change replaces f, where :meth:`set_change` computed
-        the change.
+        s: step lengths (k, 1), for the loss at f + s * change with the change that :meth:`set_change` computed. None
+        for the loss at f.
         """
         return self._call_and_add("losses", s)
 
@@ -373,9 +374,9 @@ class RowOperator:
         return self._call_and_add("rounding")
 
     def weigh(self) -> Curvature:
-        """Evaluate the losses' second derivatives at f, for :meth:`hessian`.
+        """Evaluate the loss's second derivatives at the current decision values f, for :meth:`hessian`.
 
-        Return their sum over all rows, and their values at the sampled rows, averaged over the outputs (Curvature).
+        Return their sum over all rows, and their values at the sampled rows, both averaged over the outputs.
         """
         found = self._call("weigh")
         self._weighed = True
@@ -390,7 +391,7 @@ class RowOperator:
         return self._call_and_add("hessian", V)
 
     def decision_values(self, alpha: Vector) -> Vector:
-        """Return the decision values f (k, n) of all rows, by products in the dtype of those in gradients.
+        """Return the decision values f (k, n) of all rows, by products in the dtype that gradients use.
 
         alpha: coefficients (k, m) for targets as the caller gave them, not divided by ``Task.units``.
         """
@@ -399,6 +400,9 @@ class RowOperator:
 
 
 def blocks(n: int) -> list[slice]:
-    """Divide n rows into at most MAX_BLOCKS blocks of at least MIN_ROWS rows. The division depends on n alone."""
+    """Divide n rows into at most MAX_BLOCKS blocks of at least MIN_ROWS rows, and return the slice of each block.
+
+    The slices depend on n alone.
+    """
     ends = np.linspace(0, n, min(MAX_BLOCKS, max(1, n // MIN_ROWS)) + 1).astype(int)
     return [slice(int(a), int(b)) for a, b in pairwise(ends)]
