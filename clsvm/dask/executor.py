@@ -1,8 +1,7 @@
-"""Build the parts of a fit on Dask's workers, send them requests, and rebuild the parts of lost workers.
+"""Build the parts of a fit on Dask's workers, send requests to the parts, and rebuild the parts of lost workers.
 
 A part is an object that computes with the rows of one chunk. :class:`Chunks` holds Dask futures of the chunks.
-:class:`OnWorkers` builds one part for each chunk, on a worker that holds the chunk. It implements
-:class:`clsvm.distribute.Parts`.
+:class:`OnWorkers` builds one part for each chunk, on a worker that holds the chunk.
 """
 
 from __future__ import annotations
@@ -193,9 +192,9 @@ class OnWorkers:
         return self._actors[address][1]
 
     def _receive(self, i: int, call: Any) -> Any:
-        """Wait for ``call``, which :meth:`_send` returned for part i, and return the reply of the part.
+        """Return the reply of part i. Wait for it in ``call``, the future that :meth:`_send` returned.
 
-        Return :class:`Lost` if the part's worker is lost.
+        Return :class:`Lost` if the part's worker is lost, or if ``call`` is None.
         """
         while call is not None:
             try:

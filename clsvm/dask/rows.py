@@ -85,7 +85,7 @@ class ChunkedRows:
         self._variance = float(squares / cells.sum())
 
     def var(self, dtype: Any = None) -> float:
-        """Return the variance of all n * d values of X."""
+        """Return the variance of all n * d values of X, as a float. ``dtype`` has no effect."""
         return self._variance
 
     def take_rows(self, indices: list[NDArray[np.intp]], weighted: bool = False) -> list[Any]:
@@ -322,7 +322,7 @@ class OverChunks(ChunkPredictions):
         self._learn_chunks(X, y, sample_weight, started)
 
     def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
-        """Fit the estimator to a Dask collection X (n, d).
+        """Fit the estimator to a Dask collection X (n, d). ``started`` is the perf_counter() at the start of the fit.
 
         Raises ValueError or TypeError for parameters or data that rows in chunks do not support.
         """

@@ -31,7 +31,7 @@ Jobs = list[tuple[int, int]]
 Results = dict[tuple[int, int], FoldResult | Exception]
 Warned = list[tuple[str, type[Warning]]]
 NEEDS = "a search over workers needs"
-MAX_LOSSES = 3  # the search fails if all workers are lost more often than this while no piece of the search is finished
+MAX_LOSSES = 3  # a search fails if all workers are lost more than MAX_LOSSES times without a finished fit in between
 
 
 class DistributedFits(Fits):
@@ -77,7 +77,10 @@ class DistributedFits(Fits):
             client.cancel([*futures, data])
 
     def _broadcast(self, client: Client) -> Future[Any]:
-        """Send the data and parameters of all fits to every worker. Raises DeviceError if there is no worker."""
+        """Send the data and parameters of all fits to every worker, and return their Dask future.
+
+        Raises DeviceError if there is no worker.
+        """
         try:
             data: Future[Any] = client.scatter(self.without_data(), broadcast=True, hash=False)
         except TimeoutError:

@@ -324,9 +324,9 @@ def describe(X: Data) -> ChunkInfo:
 def take(
     X: Data, indices: NDArray[np.intp], weights: Any = None, weighted: bool = False
 ) -> tuple[Data, NDArray[np.intp]]:
-    """Return some rows of the chunk X, and their indices in X.
+    """Return the rows of the chunk X that ``indices`` selects, and the indices of these rows in X.
 
-    ``indices`` are indices in X, or, if ``weighted`` is true, indices among the rows of X with positive weight.
+    If ``weighted`` is true, ``indices`` counts only the rows of X with positive weight.
     """
     if weighted and weights is not None:
         indices = np.flatnonzero(checks.read_weights(weights, X) > 0)[indices]
@@ -346,9 +346,9 @@ def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int 
 
 
 def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
-    """Return the largest and smallest norms and values of a chunk's rows X (n, d), laid out by ``plan``.
+    """Return the extremes of the norms and absolute entries of a chunk's rows X (n, d), laid out by ``plan``.
 
-    These norms and values bound the rounding errors of kernel values.
+    They bound the rounding errors of kernel values.
     """
     return measures(kernel, X, plan).extent
 
@@ -389,9 +389,9 @@ def sample(estimator: Any, d: int, columns: Any) -> Any:
 
 
 def share(device: Any, workers: int) -> int:
-    """Return the memory limit in bytes for each device, if ``workers`` workers of this computer divide each device.
+    """Return the memory limit in bytes of a worker, if ``workers`` workers divide the memory of each device.
 
-    The limit is the same for all devices, so the device with the least memory decides it.
+    The device with the least memory decides the limit, which is the same for all devices.
     """
     limits = []
     for one in device_list(device):

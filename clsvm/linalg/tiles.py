@@ -387,7 +387,7 @@ def cholesky(A: Matrix, plan: Plan) -> None:
 def _eliminate(on: DeviceTiles, T: list[list[Matrix]], i: int, j: int) -> None:
     """Compute the tile U_ij of a Cholesky factor, and subtract U_iy' U_ij from each tile (y, j) with i < y <= j.
 
-    ``T`` holds all tiles. Its tiles in rows before i, and (i, i), ..., (i, j - 1), are tiles of U already.
+    ``T`` holds all tiles. The tiles in rows before i, and the tiles (i, i) to (i, j - 1), hold U already.
     """
     h, w = T[i][j].shape
     on.load_c(T[i][j])

@@ -36,7 +36,7 @@ from clsvm.report import Display, NystromReport, Status
 
 COARSE = 1e7  # a fit begins in the most precise dtype if K of the inducing points has a larger condition number
 # If a device lacks float64, the inducing points' K gets a jitter >= min(SINGLE, SQUARES / penalty) * mean diagonal.
-# With this jitter on K, rounding of float32 kernel values changes the Hessian by eps^2 / jitter, far below the penalty.
+# Rounding of float32 kernel values changes the Hessian by about eps^2 / jitter. The jitter keeps this below a penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
 # Attributes of Result and of Preconditioner that the fit report copies under the same names.
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
@@ -69,7 +69,7 @@ class Survey(NamedTuple):
     device
         names of the devices.
     extent
-        largest and smallest norms of rows and absolute entries, from which rounding errors follow.
+        largest and smallest norms of the rows, and largest and smallest absolute entries. They bound rounding errors.
     """
 
     plan: Plan
@@ -128,7 +128,7 @@ class Rows(ABC):
 
     @abstractmethod
     def _open_blocks(self, points: InducingPoints, options: Options) -> AbstractContextManager[Parts]:
-        """Return a context in which blocks of rows are on the devices. It sets the attributes cost and layout."""
+        """Return a context in which the devices hold blocks of rows. Its start sets the attributes cost and layout."""
 
     def formulate(self, kernel: Kernel, centers: Centers, options: Options, penalty: float) -> tuple[str, ...]:
         """Choose the layout of the rows, and make the preconditioner that all tasks share. Return the dtypes to try.
@@ -189,9 +189,10 @@ class Rows(ABC):
         preconditioner.memory_limit = self.blocks.memory()[1]
 
     def solve(self, task: Task, start: Vector | None, tol: float, max_iter: int, **asked: Any) -> Result:
-        """Solve a task by Newton's method until the residual is ``tol``.
+        """Solve a task by Newton's method, until the residual is at most ``tol`` or ``max_iter`` steps are taken.
 
-        start: the first coefficients (k, m), or None for 0.
+        start: coefficients (k, m) to begin with, or None for 0.
+        max_iter: largest number of conjugate gradient steps.
         asked: other parameters of :class:`Newton`.
         """
         sizes = self.blocks.sizes
@@ -365,10 +366,13 @@ def count_centers(n: int, requested: int | str) -> tuple[int, str]:
 
 
 def spread_rows(X: Data, eligible: NDArray[np.intp], m: int, random: np.random.RandomState) -> NDArray[np.intp]:
-    """Return the numbers of m different rows of X[eligible] that are far from one another, drawn by k-means++."""
+    """Draw m different rows of X that are far from one another by k-means++, and return their indices in X.
+
+    eligible: indices of the rows that may be drawn.
+    """
     some = eligible if len(eligible) <= CANDIDATES * m else random.choice(eligible, CANDIDATES * m, replace=False)
     drawn = np.unique(some[kmeans_plusplus(X[some], m, random_state=random)[1]])
-    # If rows coincide, k-means++ may draw a row twice. Other rows, drawn at random, replace its repetitions.
+    # If rows of X are equal, k-means++ may draw an index twice. Other rows, drawn at random, replace the repetitions.
     return np.concatenate([drawn, random.choice(np.setdiff1d(eligible, drawn), m - len(drawn), replace=False)])
 
 

@@ -40,7 +40,7 @@ from clsvm.nystrom.rows import RowOperator, Vector
 from clsvm.report import Display, Point, Status
 
 INEXACT = 0.1  # far from the optimum, conjugate gradients solve for a Newton step to this relative residual
-FINE = {"float32": 1e-3, "float64": 1e-9}  # smallest relative residual to which a Newton step is solved
+FINE = {"float32": 1e-3, "float64": 1e-9}  # conjugate gradients solve for a Newton step to no smaller relative residual
 ENOUGH = 1e-4  # fraction of the predicted decrease of the objective that a step must reach (Armijo)
 HALVINGS = 30  # most halvings of a step length
 REFINE = 2e-4  # gradients use float64 if rounding of K may change f(x) by more than this share of the largest target
@@ -75,7 +75,7 @@ class Result:
     passes
         passes over the rows.
     exact
-        whether gradients used products in float64.
+        whether gradients changed to products in a more precise dtype during the solve.
     trace
         state of the solve at its start and after each Newton step.
     preconditioner_seconds
@@ -212,21 +212,21 @@ class Newton:
         return np.linalg.norm(self._joined(g), axis=1)
 
     def _refine(self) -> bool:
-        """Compute gradients in the most precise dtype from now on, if rounding of K changes decision values too much.
+        """Compute gradients in the most precise dtype from now on, if kernel values have too large rounding errors.
 
         Return whether this call changed the dtype.
         """
         return not self.rows.refined and self._relative_rounding() > REFINE and self.rows.refine()
 
     def _relative_rounding(self) -> float:
-        """Return the error that rounding of K can cause in decision values, relative to the largest target.
+        """Return how much rounding of kernel values can change decision values, relative to the largest target.
 
         The result is the largest ratio of all outputs.
         """
         return float((self._rounding_of_f() / np.maximum(self.rows.task.largest, 1e-300)).max())
 
     def _rounding_of_f(self) -> Vector:
-        """Return the error (k,) that rounding of K can cause in the decision values f of each output."""
+        """Return how much rounding of kernel values can change the decision values f of each output, (k,)."""
         rows = self.rows
         rounding = float(np.finfo(rows.dtype).eps) * self.P.size * (1 + FEW * rows.m / rows.n)
         return np.asarray(rounding * np.sqrt(np.square(self.result.alpha).sum(axis=1)))
@@ -239,10 +239,11 @@ class Newton:
         return SAFE * EPS * self.P.size * self._joined(self.rows.rounding()).max(axis=1)
 
     def _weigh(self) -> None:
-        """Make the preconditioner's factor A and set ``curvature``, from l'' at the current decision values.
+        """Make the preconditioner's factor A, and set ``curvature``, from the loss's second derivatives.
 
-        ``curvature`` is a number c for each output, such that the Hessian of F in u = T alpha is at least c A'A. With D
-        the loss's second derivative l'' at a row, times the row's weight, and b the row of K(X, C) T^-1:
+        ``curvature`` has a number c for each output, such that the Hessian of F in u = T alpha is at least c A'A. D is
+        the loss's second derivative at a row and at its current decision value, times the row's weight. b is the row of
+        K(X, C) T^-1:
 
             Hessian    = penalty * I + sum of D b b' over all rows
             A'A        = penalty * I + scale * sum of mean(D) b b' over the sampled rows, for the mean over the outputs
@@ -267,8 +268,8 @@ class Newton:
         """Return the objective of each output: its mean loss plus penalty / 2 * |u|^2.
 
         u: T alpha (k, r), for coefficients alpha and K(C, C) = T'T.
-        s: step lengths (k, 1), at which the decision values f are f + s * change, with the change that was given to
-        the row operator. None for the current f.
+        s: step lengths (k, 1), for the loss at the decision values f + s * change with the change that the row operator
+        computed. None for the loss at f.
         """
         squares = np.square(self._joined(u)).sum(axis=1)
         return self.rows.losses(s) + self.penalty / 2 * squares
@@ -285,7 +286,7 @@ class Newton:
         """Return the solution d of H d = right by conjugate gradients, for the preconditioned Hessian H.
 
         The solve ends when |right - H d| <= eta * |right| for each output, or for all outputs together if the loss
-        couples them. It also ends at a KeyboardInterrupt, and when Newton's method has taken ``max_iter`` such steps.
+        couples them. It also ends at a KeyboardInterrupt, and when all solves together have taken ``max_iter`` steps.
 
         right: right-hand side (k, r), for k outputs and the rank r of K(C, C).
         eta: relative residual (k, 1).

@@ -6,7 +6,8 @@ the estimators.
 n_centers
     Number m of inducing points, at most the number n of rows; "auto" takes sqrt(n) log2(n), between 100 and 5000
 penalty
-    lambda in (1 / n) sum loss + (lambda / 2) |f|^2, above 0. scikit-learn's KernelRidge has alpha = lambda n
+    lambda > 0 in (1 / n) sum_i loss(f(x_i), y_i) + (lambda / 2) |f|^2, with the norm of f in the kernel's space.
+    scikit-learn's KernelRidge has alpha = lambda n
 loss
     "squared", or "log_cosh" for targets with outliers: log cosh(f - y), which is about |f - y| far from y
 fit_intercept

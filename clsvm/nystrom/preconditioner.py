@@ -2,7 +2,7 @@
 
     T'T = K(C, C) + jitter I                  T upper triangular, computed once, for m inducing points C
     A'A = B' D B + penalty I, B = K_s T^-1    A upper triangular, for K_s = K(S, C) of s sampled rows S of X;
-                                              computed for each penalty and each weights D (s,) of the sampled rows
+                                              computed again if the penalty or the rows' weights D (s,) change
     u = T alpha, b = A u                      for coefficients alpha; alpha' K(C, C) alpha is then |u|^2, and the
                                               Hessian of the objective with respect to b is near I
 
@@ -41,8 +41,8 @@ Vector = NDArray[np.float64]
 # JITTER: number added to the diagonal of the m inducing points' K, in units of eps * m * mean diagonal.
 # GROWTH: factor by which the tolerance of pivots grows after a Cholesky factorisation has failed.
 JITTER, GROWTH = 4.0, 10.0
-# K counts as indefinite if pivots need a larger tolerance, relative to K's mean diagonal.
-# MAX_PIVOT_TOL is the limit for devices without float64, MAX_PIVOT_TOL_64 for devices with float64.
+# K counts as indefinite if the tolerance of its Cholesky pivots, relative to the mean diagonal, would have to be larger
+# than MAX_PIVOT_TOL for devices without float64, or than MAX_PIVOT_TOL_64 for other devices.
 MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
 SINGULAR = 1e10  # if K(C, C) has a larger condition number, some inducing points are left out
 SMALL_WORK = 1 << 30  # multiply-adds below which one thread is used
@@ -55,7 +55,8 @@ HOST, OUTPUT = 2.0, 3.0
 RESTART_FACTOR = 2.0  # conjugate gradients take this many times the steps of theory, as refinements restart them
 SOLVES, MAKES = 3, 8  # expected number of linear solves, and of factors A, for a loss that is not quadratic
 MAX_B_BYTES = 1 << 30  # most bytes of B = K(S, C) T^-1, which limits the number of sampled rows S
-# B is in float32 if penalty >= MIN_PENALTY * mean diagonal of K(C, C), and its condition number <= MAX_CONDITION.
+# K(S, C) T^-1 is in float32 if penalty >= MIN_PENALTY * K(C, C)'s mean diagonal, and K(C, C)'s condition number is at
+# most MAX_CONDITION.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 
 
@@ -122,7 +123,7 @@ class Preconditioner:
         return {"clean": False, "device": self.device, "memory_limit": self.memory_limit}
 
     def _factor(self, factors: Vector, lower: bool) -> bool:
-        """Replace one triangle of ``factors`` by the Cholesky factor of the symmetric matrix that it stores.
+        """Replace one triangle of ``factors`` by the Cholesky factor of the symmetric matrix in this triangle.
 
         Return False if this matrix is not positive definite.
 
@@ -163,9 +164,10 @@ class Preconditioner:
     def sample(self, K: NDArray[np.floating] | None, penalty: float) -> None:
         """Compute B = K T^-1 from the kernel values K (s, m) of the s sampled rows and the m inducing points.
 
-        If K is None, the inducing points are the sample. ``penalty`` is the smallest penalty of later calls of
-        :meth:`weigh`. B is in float32, which makes :meth:`weigh` twice as fast, if rounding errors of B are small
-        relative to ``penalty``. Raises ValueError if K is not finite.
+        T is the triangular factor of the inducing points' kernel matrix, T'T. If K is None, the inducing points are the
+        sample. ``penalty`` is the smallest penalty of later calls of :meth:`weigh`. B is in float32, which makes
+        :meth:`weigh` twice as fast, if rounding errors of B are small relative to ``penalty``. Raises ValueError if K
+        is not finite.
         """
         self._B, self.reach = self._R, self._points_reach
         if K is None:
@@ -234,7 +236,7 @@ class Preconditioner:
     def alpha(self, u: Vector) -> Vector:
         """Return the coefficients alpha = T^-1 u, (k, m), for u (k, r) and the factor T of K(C, C) = T'T.
 
-        If K(C, C) is singular, the inducing points that are not pivots get the coefficient 0.
+        If the rank r of K(C, C) is less than m, the inducing points that are not pivots get the coefficient 0.
         """
         found = self._solve(u, self._diagonal_T, lower=0, trans=0)
         if self.pivots is None:
@@ -251,17 +253,23 @@ class Preconditioner:
         return self._solve(g if self.pivots is None else g[:, self.pivots], self._diagonal_T, lower=0, trans=1)
 
     def u(self, b: Vector) -> Vector:
-        """Return u = A^-1 b, (k, r), for the preconditioned variable b (k, r) and the factor A of :meth:`weigh`."""
+        """Return u = A^-1 b for the preconditioned variable b and the factor A of :meth:`weigh`.
+
+        u and b are (k, r), for k outputs and the rank r of K(C, C).
+        """
         return self._solve(b, self._diagonal_A, lower=1, trans=1)
 
     def from_u(self, g: Vector) -> Vector:
-        """Return A^-T g: the gradient with respect to b = A u, from the gradient g (k, r) with respect to u."""
+        """Return A^-T g: the gradient with respect to b = A u, from the gradient g with respect to u.
+
+        Both gradients are (k, r), for k outputs and the rank r of K(C, C).
+        """
         return self._solve(g, self._diagonal_A, lower=1, trans=0)
 
     def of_coefficients(self, alpha: Vector) -> Vector:
         """Return u = T alpha, (k, r), for coefficients alpha (k, m) and the factor T of K(C, C) = T'T.
 
-        If K(C, C) is singular, return u = R alpha, for R (r, m) with K(C, C) = R'R.
+        If the rank r of K(C, C) is less than m, return u = R alpha, for R (r, m) with K(C, C) = R'R.
         """
         with _threads(alpha.size * self.rank):
             if self._R is not None:
@@ -305,7 +313,7 @@ def _blocks(m: int) -> Iterator[tuple[slice, slice]]:
 def sampled(n: int, m: int, k: int, value_cost: float, tol: float, quadratic: bool = True, tasks: int = 1) -> int:
     """Return how many of n rows to sample for m inducing points and k outputs, so that the estimated cost is least.
 
-    value_cost: cost of a value of K in a pass over the rows, in multiply-adds.
+    value_cost: cost of a kernel value in a pass over the rows, in multiply-adds.
     tol: residual at which a solve ends.
     quadratic: whether the loss is quadratic, so that a task takes one linear solve.
     tasks: number of tasks that share the sample.

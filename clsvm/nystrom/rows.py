@@ -46,7 +46,7 @@ class Task:
     offset
         constant part (k,) of the decision values f.
     penalty
-        lambda of the objective.
+        lambda in the objective: weighted mean of the loss + (lambda / 2) alpha' K(C, C) alpha.
     largest
         largest deviation (k,) of a target from the offset (:func:`deviation`), over all rows of the fit with a positive
         weight.
@@ -90,7 +90,7 @@ def deviation(y: Vector, offset: Vector) -> Vector:
 
 
 class Curvature(NamedTuple):
-    """Hold sums of the second derivatives D of the loss, times the weights of the rows.
+    """Summarise D, the loss's second derivative at each row and output, times the row's weight.
 
     Attributes
     ----------
@@ -99,7 +99,8 @@ class Curvature(NamedTuple):
     sampled
         D at the sampled rows, averaged over the outputs.
     least
-        smallest ratio of an output's D to the average over outputs at a sampled row, (k,), or (1,) for a coupled loss.
+        for each output, the smallest ratio, over the sampled rows, of its D to the average of D over the outputs, (k,);
+        or (1,) for a coupled loss.
     """
 
     total: float
@@ -166,7 +167,10 @@ class RowBlock:
 
     @classmethod
     def built(cls, stream: Stream, X: Data, points: InducingPoints, task: Task | None = None) -> RowBlock:
-        """Lay out rows X (n, d) on the stream's device for products with K(X, C). Return the block of these rows."""
+        """Lay out rows X (n, d) on the stream's device, for products with K(X, C). Return the block of these rows.
+
+        points: the inducing points C, with the layout and dtype of the products.
+        """
         laid_out = partial(Cross, stream, X, points.rows, points.kernel, points.plan)
         # More precise products compute K anew instead of storing it, since a solve needs few of them.
         more_precise = None if points.dtype == points.finest else partial(laid_out, points.finest, points.k, keep=False)
@@ -335,17 +339,17 @@ class RowOperator:
         return self.refined
 
     def set_alpha(self, alpha: Vector) -> None:
-        """Set f = K(X, C) alpha + offset for coefficients (k, m)."""
+        """Set the decision values f = K(X, C) alpha + offset of all rows, for coefficients alpha (k, m)."""
         self._call("set_alpha", alpha)
         self._alpha, self._change = alpha, None
 
     def set_change(self, change: Vector) -> None:
-        """Compute the change of f along a change (k, m) of the coefficients."""
+        """Compute the change of the decision values, K(X, C) change, for a change (k, m) of the coefficients."""
         self._call("set_change", change)
         self._change = change
 
     def take_step(self, s: Vector) -> None:
-        """Add to f the change of f that :meth:`set_change` computed, times the step lengths s (k, 1)."""
+        """Add the change that :meth:`set_change` computed, times the step lengths s (k, 1), to the decision values."""
         assert self._change is not None
         self._call("take_step", s)
         change = s * self._change
@@ -354,20 +358,22 @@ class RowOperator:
     def losses(self, s: Vector | None = None) -> Vector:
         """Return the mean loss sum_i w_i l(f_i), (k,), or (1,) for a coupled loss. The weights w of all rows sum to 1.
 
+        f are the decision values of the rows.
+
         s: step lengths (k, 1), for the loss at f + s * change with the change that :meth:`set_change` computed. None
         for the loss at f.
         """
         return self._call_and_add("losses", s)
 
     def slope(self) -> Vector:
-        """Return the gradient (k, m) of the mean loss by the coefficients: K' (w l'(f)).
+        """Return the gradient of the mean loss with respect to the coefficients: K' (w l'(f)), (k, m).
 
-        K is K(X, C), and the weights w of all rows sum to 1.
+        K is K(X, C), f are the decision values, and the weights w of all rows sum to 1.
         """
         return self._call_and_add("slope")
 
     def rounding(self) -> Vector:
-        """Return the weighted mean of |l'(f)| + |y| + |f| over all rows, (k, 1).
+        """Return the weighted mean of |l'(f)| + |y| + |f| over all rows, (k, 1), for decision values f and targets y.
 
         The solver derives a bound of the rounding error of :meth:`slope` from this mean.
         """
@@ -386,7 +392,7 @@ class RowOperator:
     def hessian(self, V: Vector) -> Vector:
         """Return the Hessian of the mean loss times V (k, m): K' (w l''(f)) K V, (k, m).
 
-        K is K(X, C), and the weights w of all rows sum to 1.
+        K is K(X, C), f are the decision values of the last :meth:`weigh`, and the weights w of all rows sum to 1.
         """
         return self._call_and_add("hessian", V)
 
