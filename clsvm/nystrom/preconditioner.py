@@ -41,8 +41,8 @@ Vector = NDArray[np.float64]
 # JITTER: number added to the diagonal of the m inducing points' K, in units of eps * m * mean diagonal.
 # GROWTH: factor by which the tolerance of pivots grows after a Cholesky factorisation has failed.
 JITTER, GROWTH = 4.0, 10.0
-# K counts as indefinite if the tolerance of its Cholesky pivots, relative to the mean diagonal, would have to be larger
-# than MAX_PIVOT_TOL for devices without float64, or than MAX_PIVOT_TOL_64 for other devices.
+# MAX_PIVOT_TOL: K counts as indefinite if its pivots need a larger tolerance, relative to the mean diagonal.
+# MAX_PIVOT_TOL_64 replaces MAX_PIVOT_TOL if the devices have float64.
 MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
 SINGULAR = 1e10  # if K(C, C) has a larger condition number, some inducing points are left out
 SMALL_WORK = 1 << 30  # multiply-adds below which one thread is used
@@ -55,8 +55,8 @@ HOST, OUTPUT = 2.0, 3.0
 RESTART_FACTOR = 2.0  # conjugate gradients take this many times the steps of theory, as refinements restart them
 SOLVES, MAKES = 3, 8  # expected number of linear solves, and of factors A, for a loss that is not quadratic
 MAX_B_BYTES = 1 << 30  # most bytes of B = K(S, C) T^-1, which limits the number of sampled rows S
-# K(S, C) T^-1 is in float32 if penalty >= MIN_PENALTY * K(C, C)'s mean diagonal, and K(C, C)'s condition number is at
-# most MAX_CONDITION.
+# Sampled rows' B is in float32 if penalty >= MIN_PENALTY * mean diagonal of K(C, C), and if K(C, C) has a condition
+# number of at most MAX_CONDITION.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 
 
