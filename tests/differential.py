@@ -67,13 +67,13 @@ def both(seed: int, device: str | None, steps: int) -> tuple[Case, Result, Resul
     faulthandler.dump_traceback_later(HANG, exit=True, file=sys.__stderr__)
     problem = case(seed)
     ours = measure(problem, lambda: problem.ours(device))
-    theirs = measure(problem, lambda: problem.theirs(steps)) if problem.has_peer else None
+    theirs = measure(problem, lambda: problem.theirs(steps)) if problem.has_peer or ours.error else None
     faulthandler.cancel_dump_traceback_later()
     return problem, ours, theirs
 
 
 def broken(problem: Case, ours: Result, theirs: Result | None) -> Iterator[tuple[str, str]]:
-    """(rule, what was seen) of each rule that our result breaks; theirs is None where LIBSVM has no such problem."""
+    """(rule, what was seen) of each rule that our result breaks. ``theirs`` is None if LIBSVM has no such problem."""
     if ours.error:
         refused = ours.error == "ValueError"
         of_one_class = "belong to the same class" in ours.words and len(np.unique(problem.weighing)) < 2
