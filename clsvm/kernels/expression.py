@@ -327,7 +327,8 @@ class _Reader:
     def _power(self, node: ast.expr, left: ast.expr, right: ast.expr, depth: int) -> Node:
         """Return the node of left ** right.
 
-        A small whole exponent or an integer parameter becomes repeated products. Others become the function ``power``.
+        A power with a small whole number or an integer parameter as exponent becomes products, by repeated squaring.
+        Other powers become calls of ``power``.
         """
         made = self._call(FUNCTIONS["power"], [left, right], depth)
         base, exponent = made.args

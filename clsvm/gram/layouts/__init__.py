@@ -142,7 +142,7 @@ def _as(plan: Plan, kind: str) -> Plan:
 
 
 def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
-    """Lay out X (n, d), dense or CSR, on the device in ``dtype`` as ``plan`` says.
+    """Lay out the rows of an array or CSR matrix X (n, d) on the device, in ``dtype``, as ``plan`` says.
 
     Raises ValueError if the device lacks the dtype, if the memory budget cannot hold the rows, or if a row's squared
     norm exceeds the range of the dtype. Raises DeviceError if the device fails.

@@ -308,7 +308,7 @@ class Csr(Layout):
         return np.zeros((X.shape[0], 0)), X
 
     def _laid(self, stream: Stream, dense: NDArray[np.floating], X: sp.csr_matrix, dtype: str) -> CsrRows:
-        """Upload the columns ``dense`` (n, number) and the other columns X in CSR, and compute the rows' norms."""
+        """Upload the densely stored columns ``dense`` and the other columns X, and return the rows with their norms."""
         profile, real, V = stream.profile, np.dtype(dtype), record.lanes(stream.profile, dtype)
         (n, sparse), number, stored = X.shape, dense.shape[1], int(X.indptr[-1])
         d, n_pad = sparse + number, record.padded(n, V)
@@ -411,7 +411,7 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
 
-# An inverted index has blocks of BLOCK rows, so that a cache holds the values of K of a block with a right-hand row.
+# An inverted index has blocks of BLOCK rows, so that a cache holds a block's values of K with one right-hand row.
 # If rows have few entries, blocks are larger (_size). The number of a row in a block of MAX_BLOCK rows fits in 16 bits.
 BLOCK, MAX_BLOCK = 16384, 1 << 16
 ADDED = 2.0  # cost of storing the sums over dense columns and reading them again, as a multiple of value_cost

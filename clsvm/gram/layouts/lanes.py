@@ -422,7 +422,7 @@ class Arrangement(NamedTuple):
     Attributes
     ----------
     places
-        two arrays: the number of the row at each position, -1 for padding (n_pad,), and the position of each row (n,).
+        two arrays: the number of the row at each position (n_pad,), -1 for padding; the position of each row (n,).
     groups
         three arrays: the number of features of each lane group (V rows), the index of the group's first feature in a
         list, and this list of all groups' features.
