@@ -96,12 +96,12 @@ def without_empty(X: Any) -> Any:
 
 
 def mostly_empty(X: Any) -> bool:
-    """Return whether a CSR matrix has more than ``_MANY`` columns and four times as many columns as entries."""
+    """Return whether a CSR matrix has more columns than ``_MANY``, and more than four columns per entry."""
     return bool(X.shape[1] > max(_MANY, 4 * X.nnz))
 
 
 def renumbered(X: Any, kept_columns: NDArray[np.integer]) -> sp.csr_matrix:
-    """Renumber the columns of the CSR matrix X: column ``kept_columns[j]`` (ascending) becomes column j.
+    """Renumber the columns of the CSR matrix X: column ``kept_columns[j]`` becomes column j. ``kept_columns`` ascends.
 
     Each row's entries in other columns move to the columns len(kept_columns), len(kept_columns) + 1 and so on.
     The moved entries still count in the row's norm. They add nothing to inner products with rows that have entries in

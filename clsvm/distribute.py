@@ -69,7 +69,7 @@ class Parts(Protocol):
 
 
 def call_one(parts: Parts, i: int, name: str, *given: Any) -> Any:
-    """Send a request to part i alone, and return its reply or :class:`Lost`."""
+    """Send a request to part i alone. Return the part's reply, or :class:`Lost` if the part was lost."""
     return parts.call(name, [given if k == i else None for k in range(len(parts.sizes))])[i]
 
 

@@ -116,9 +116,10 @@ def _log_cosh_in(unit: Vector | float) -> Loss:
 
 
 def crossing(slope: Callable[[float], float], low: float, high: float) -> float:
-    """Return a zero of the rising function ``slope`` between ``low``, where it is at most 0, and ``high``.
+    """Return a zero of the rising function ``slope`` between ``low`` and ``high``.
 
-    The zero's error is at most about 2e-12 * min(high - low, 1), so a zero in a short interval is accurate too.
+    slope(low) must be at most 0, and slope(high) at least 0. The zero's error is at most about
+    2e-12 * min(high - low, 1), so a zero in a short interval is accurate too.
     """
     unit = min(high - low, 1.0)
     if unit == 0:

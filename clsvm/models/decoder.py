@@ -71,7 +71,7 @@ class Decoder:
     columns: bool = False
 
     def decision_function(self, values: Vector) -> Vector:
-        """Return the result of the estimator's method decision_function for decision values of n rows."""
+        """Convert decision values of n rows to the result of the estimator's method decision_function."""
         k = len(self.classes)
         if k == 2 and values.ndim == 2:
             return np.asarray(values[:, 1] - values[:, 0])
@@ -89,7 +89,7 @@ class Decoder:
 
     @property
     def by_votes(self) -> bool:
-        """Return whether the class that wins most pairs of classes is predicted.
+        """Return whether predictions are the classes that win most pairs.
 
         Raises ValueError if break_ties is set and decision_function_shape is "ovo".
         """
@@ -241,8 +241,8 @@ def pair_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
 def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
     """Fit A and B of P(positive | f) = 1 / (1 + exp(A f + B)) by maximum likelihood.
 
-    With p positive and m negative rows, their targets are (p + 1) / (p + 2) and 1 / (m + 2) instead of 1 and 0. The
-    optimum is then finite for separable classes too.
+    The target probabilities of p positive and m negative rows are (p + 1) / (p + 2) and 1 / (m + 2), not 1 and 0. So
+    the optimum is finite for separable classes too.
 
     Parameters
     ----------

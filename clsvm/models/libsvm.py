@@ -149,7 +149,7 @@ def save_model(model: Any, path: PathLike) -> None:
 
 
 def _estimates(model: KernelModel) -> dict[str, Any]:
-    """Return by name the probability parameters of ESTIMATES that the model has.
+    """Return name -> array for the parameters of probabilities (ESTIMATES) that the model has.
 
     Raises ValueError if their names or shapes do not fit the task.
     """
@@ -162,7 +162,7 @@ def _estimates(model: KernelModel) -> dict[str, Any]:
 
 
 def estimates_of(task: str, k: int) -> dict[str, int]:
-    """Return name -> length for the probability parameters of ESTIMATES that a task with k classes has."""
+    """Return name -> length for the parameters of probabilities (ESTIMATES) of a task with k classes."""
     kind = TASKS[task].kind
     if kind == CLASSES:
         return dict.fromkeys(("probA", "probB"), k * (k - 1) // 2)

@@ -58,7 +58,7 @@ from clsvm.tasks import CLASSES, TASKS
 FORMAT, VERSION = "clsvm model", 1
 _COMMON = (
     *("format", "version", "kernel", "dtype", "task", "dual_coef", "intercept", "classes", "n_support"),
-    *("layout", "centre", "reason"),  # stored without a layout too, so that a file that lost them is refused
+    *("layout", "centre", "reason"),  # stored even if there is no layout, so that a file that lost them is refused
 )
 _PARTITION = {"order", "dense"}
 _DENSE, _CSR = ("support_vectors",), ("data", "indices", "indptr", "shape")
