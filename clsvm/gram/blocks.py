@@ -1,20 +1,19 @@
 """Compute products with the kernel matrix K for rows X that exceed the device's memory.
 
-X stays in the host's memory or in a memory-mapped file. :func:`products_of` chooses between :class:`Gram`, which has
-all rows on the device, and :class:`BlockGram`, which splits X into blocks of rows. The device holds one or two blocks.
-Every product lays out all blocks, one after another.
+X stays in the host's memory or in a memory-mapped file. :func:`products_of` returns a :class:`Gram` if the device can
+hold all rows. Otherwise it returns a :class:`BlockGram`, which splits X into blocks of rows. Every product lays out all
+blocks on the device, one after another. Both operators compute values of K with the same bits.
 
-Every other product goes through the blocks from last to first. It then begins with the blocks that were read last,
-which the system's page cache still holds. Blocks are laid out in one of three ways:
+Every second product takes the blocks from last to first. It so begins with the blocks that were read last, which the
+system's page cache still holds. Blocks are laid out in one of three ways:
 
     ahead: a thread lays out the next block on its own queue while the caller computes with the current block.
     in turn: each block is laid out, used and freed before the next one.
     in place: on a device that shares the host's memory, kernels read X there and pack each block into the same buffer
         (:class:`Window`).
 
-The right-hand rows U of a product K(X, U) are rows of X that a solver selects. The host reads these rows from X and
-lays them out on the device. A panel, the buffer of U, is filled from the laid-out rows. Values of K have the same bits
-as for rows that are all on the device.
+The right-hand rows U of a product K(X, U) are rows of X that a solver selects. They are copied from X into a panel, the
+device buffer of U.
 """
 
 import contextlib
@@ -45,24 +44,25 @@ from clsvm.opencl.stream import Buffer, Stream
 Block = tuple[slice, Rows]  # a slice of X and its rows on the device
 # ROWS_SHARE: all rows stay on the device if they and the solver's state take at most this share of its free memory.
 # PLAIN_SHARE: an inverted index is built only if the rows and the index take at most this share of the free memory.
-# SHARE: blocks that pass through the device once take at most this share of its free memory; if many times, half of it.
-# WORKING_SHARE: share of the free memory for a working set if X passes in blocks; a larger set needs fewer passes.
+# SHARE: blocks take at most this share of the device's free memory, and half as much if many passes over X follow.
+# WORKING_SHARE: share of the free memory that a working set may take if X passes through the device in blocks.
 ROWS_SHARE, PLAIN_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.5, 0.7
 # bytes of solver state for each row of X: gradient, coefficient, bounds, and indices in working set and row cache
 STATE_BYTES = 56
 BLOCK = 256 << 20  # largest size in bytes of a block of rows, unless blocks pass through the device many times
-# UNIFIED: largest bytes of a block that passes many times through a device which shares the host's memory.
-# COPIED: largest bytes of a block that is copied many times to the memory of a separate device.
+# UNIFIED: largest size in bytes of a block in each of many passes over X, if the device shares the host's memory.
+# COPIED: largest size in bytes of a block in each of many passes over X, if the device has its own memory.
 UNIFIED, COPIED = 2 << 20, 64 << 20
 MIN_ROWS = 1280  # a block has at least this many rows if memory allows; with fewer, some cores would idle
-# Memory of a pass over X, in blocks: ONE for one block at a time, TWO for two, COPY for two and their rows in float64.
+# ONE, TWO: a pass over X takes this many times the memory of a block if the device holds one or two blocks at a time.
+# COPY: a pass takes this many times the memory of a block if the device holds two blocks and copies of their rows of X.
 ONE, TWO, COPY = 1.1, 3, 5
 ROW_OVERHEAD = 16  # bytes of a row's squared norm and of its index in device order
 UNEVEN = 1.5  # a block of sparse rows has at most this many times the entries of an average block of full size
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
-# Laying out a value of a row takes as long as LAID multiply-adds of dense rows, and FILLED in the buffer of a Window.
+# cost of laying out one value of a row, in multiply-adds of dense rows: FILLED if a Window packs it, otherwise LAID
 LAID, FILLED = 150, 20
-LARGER = 10 * 64  # bytes that rounding sizes up to multiples of 64 adds to the buffers of a set of laid-out rows
+LARGER = 10 * 64  # most bytes that laid-out rows take additionally because buffer sizes are rounded up to 64 bytes
 SAMPLE = 64  # memory for right-hand rows is estimated from this many rows of X, those with the most nonzeros
 
 
@@ -77,7 +77,7 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
     plain = layouts.LAYOUTS[plan.kind].plain
     if plain and n * layouts.row_bytes(plan, X, itemsize) > PLAIN_SHARE * left:
         plan = replace(plan, kind=plain)  # the row cache makes better use of the memory than a large inverted index
-    # For clustered rows row_bytes is only an upper bound, so they are always laid out, and their size is measured.
+    # row_bytes is only an upper bound for clustered rows, so these are laid out in any case, and their size is measured
     if not layouts.LAYOUTS[plan.kind].in_order or n * layouts.row_bytes(plan, X, itemsize) <= ROWS_SHARE * left:
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
@@ -97,18 +97,18 @@ class Streamed:
     Attributes
     ----------
     single
-        the layout plan for rows that are selected by row number.
+        the layout plan for rows that are selected by row number, and for blocks unless rows are clustered.
     arrangement
         the order of clustered rows, or None for the order of X.
     slices
-        the slices of X that are the blocks, each of at most ``step`` rows.
+        the slice of consecutive rows of each block, in the order above. A block has at most ``step`` rows.
     share
         largest number of bytes of the stream's memory budget that a pass takes.
     near
         whether kernels read rows of X directly in the host's memory.
     ahead
-        whether a thread lays out the next block while the caller uses the current one. This needs memory for two
-        blocks and a device that is not simulated, and ``near`` must be false.
+        whether a thread lays out the next block while the caller uses the current one. Not if ``near`` is true, if X
+        is one block, if memory is too small for two blocks, or if the device is simulated.
     """
 
     def __init__(
@@ -152,14 +152,13 @@ class Streamed:
         return self.slices[::-1] if self._again and self._passes % 2 == 0 else self.slices
 
     def passing(self) -> AbstractContextManager[Iterator[Block]]:
-        """Return a context with an iterator that makes one pass over all blocks.
+        """Return a context with an iterator over all blocks, which yields each block's slice and laid-out rows.
 
-        A block and the buffers that the caller made with it live until the next block is requested. The caller must
-        have waited for its queue by then. Leaving the context, also by an error or Ctrl-C, ends the thread and frees
-        all buffers.
+        Requesting the next block frees the current block, and all buffers that the caller made since it got the block.
+        The caller must first wait until its queue is idle. Leaving the context, also by an error or Ctrl-C, frees all
+        buffers and ends the thread that lays out blocks.
 
-        Iterating raises the errors of laying out a block: ValueError if memory_limit is too small or a file was
-        truncated, DeviceError, MemoryError.
+        Iterating raises ValueError if memory_limit is too small or a file was truncated, DeviceError and MemoryError.
         """
         return contextlib.closing(self._laid_ahead() if self.ahead else self._laid_in_turn())
 
@@ -199,7 +198,7 @@ class Streamed:
                     used = made
             finally:
                 # Wait until the worker thread is idle, because the buffers that it fills are freed next.
-                # The shutdown may not wait: before Python 3.13, Ctrl-C during a join marks the thread as ended.
+                # The executor's shutdown may not wait: before Python 3.13, Ctrl-C can mark a busy thread as ended.
                 # A forked process has no worker thread to wait for.
                 if os.getpid() == process:
                     worker.submit(int).result()
@@ -226,10 +225,10 @@ class Streamed:
 
 
 def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice]:
-    """Cut ``n`` rows into slices of at most ``step`` consecutive rows, and yield the slices.
+    """Yield slices that divide ``n`` rows into runs of at most ``step`` consecutive rows.
 
-    A slice whose rows have far more entries than average is cut shorter. ``cells`` (n + 1,) counts the entries before
-    each row, and at its end all entries. None means that all rows have equally many entries.
+    A slice whose rows have far more entries than average is cut shorter. cells[i] is the number of entries in the rows
+    before row i, and cells[n] the number in all rows. None means that all rows have equally many entries.
     """
     first = 0
     most = 0 if cells is None else int(UNEVEN * step * int(cells[n]) / n)
@@ -246,8 +245,8 @@ class Window:
     """Pack dense rows of X into lane groups, each V rows side by side. The packing kernel reads X in host memory.
 
     :meth:`passing` packs one block of X after another into the same buffer, the window. :meth:`gather` packs single
-    rows into a panel, the buffer of the right-hand rows U of a product K(X, U). ``rows`` has the squared norm of each
-    row of X, and its position in the order of the lane groups. Both are computed once, before any block is packed.
+    rows into a panel, the buffer of the right-hand rows U of a product K(X, U). ``rows`` holds the squared norms of all
+    rows of X, and the order in which rows are packed.
     """
 
     def __init__(self, passing: Streamed, rows: Rows, centre: NDArray[np.float64]) -> None:
@@ -259,17 +258,17 @@ class Window:
         # _cells[g]: number of stored values of the block whose first lane group is g
         self._cells = {of.start: int(before[of.stop] - before[of.start]) for of in groups}
         at = np.concatenate([before[of.start : of.stop] - before[of.start] for of in groups])
-        # The order of the rows and the columns of each lane group stay in host memory, where kernels read them.
+        # kernels read in host memory: the order of the rows, where each lane group's values begin, and its columns
         self._where = [_aligned(one) for one in (rows.order, at, *(arranged.groups[1:] if arranged else ()))]
         self._packer = Packer(passing.stream, passing.X.dtype, rows.dtype, centre)
         self._panel_at: dict[int, Buffer] = {}
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[tuple[Rows, Iterator[range]]]:
-        """Yield the Rows that describe all of X, and an iterator that packs block after block of X into the window.
+        """Yield the Rows that describe all of X, and an iterator that packs one block of X after another.
 
-        The iterator yields the numbers of the lane groups (V rows each) in the window. The window is a buffer for one
-        block. It is freed when the context ends.
+        The blocks are packed into the window, a buffer for one block that is freed when the context ends. For each
+        block, the iterator yields the numbers of the lane groups (V rows each) that the window then holds.
         """
         stream, X, rows, itemsize = self._stream, self._passing.X, self._rows, self._passing.itemsize
         n, d = X.shape
@@ -293,7 +292,7 @@ class Window:
     def gather(self, panel: Panel, ids: Buffer) -> None:
         """Copy rows of X into a panel, the buffer of the right-hand rows of a product, in lane groups of V rows.
 
-        ``ids`` (capacity,) int32 holds row numbers in X; -1 gives a zero row.
+        The int32 buffer ``ids`` holds a row number of X for each place in the panel; -1 gives a zero row.
         """
         stream, (n, d), groups = self._stream, self._passing.X.shape, range(panel.capacity // panel.width)
         if panel.capacity not in self._panel_at:
@@ -316,19 +315,20 @@ def _aligned(array: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass
 class Fetched:
-    """Describe the rows of X that the host laid out on the device to fill a panel, the buffer of right-hand rows.
+    """Describe the rows of X with which a panel, the buffer of right-hand rows, was filled.
 
     Attributes
     ----------
     at
-        buffer with the position of each right-hand row among the laid-out rows, -1 for a right-hand row that is zero.
+        buffer with the position of each right-hand row among the rows that were laid out on the device to fill the
+        panel. If a :class:`Window` filled it, the buffer holds row numbers of X instead. -1 gives a zero row.
     count
         number of right-hand rows in the panel.
     ids
         ascending row numbers in X of the rows of ``gram``, or None if ``gram`` is None.
     gram
-        operator over the laid-out rows, if every product fills the panel from them again; None if the panel holds
-        copies of all its rows.
+        operator over the laid-out rows, if every product copies rows from them into the panel again; None if the panel
+        holds copies of all its rows.
     """
 
     at: Buffer
@@ -338,7 +338,7 @@ class Fetched:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return the buffers that are to be freed with the panel, the buffer of the right-hand rows of a product."""
+        """Return ``at`` and the buffers of the laid-out rows, which are freed together with the panel."""
         return (self.at, *self.gram.buffers()) if self.gram else (self.at,)
 
 
@@ -350,14 +350,14 @@ class BlockGram(Operator):
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> None:
         self.stream, self.kernel = stream, kernel
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
-        # _rows_stay: whether the rows U of K(X, U) stay laid out on the device, because every product copies them again
+        # _rows_stay: whether laid-out right-hand rows stay on the device, because each product copies them again
         self._rows_stay = not layouts.LAYOUTS[streamed.single.kind].shared
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
         self._slots: Slots = {}
         self._few = self._fetch(np.sort(self._longest[:SAMPLE]))
         self.width, row = self._few.width, layouts.row_bytes(streamed.single, X, streamed.itemsize)
-        # _most_bytes[k]: bytes of the k rows of X with the most entries, so k rows of X never take more
+        # _most_bytes[k]: bytes of the k rows of X with the most entries, an upper bound for any k rows of X
         entries = np.concatenate([[0], np.cumsum(lengths[self._longest])])
         self._most_bytes = row * (entries * X.shape[0] / max(1, entries[-1]))
         self._row = 2 * row + (0 if stream.unified or sp.issparse(X) else X.dtype.itemsize * X.shape[1])
@@ -366,14 +366,14 @@ class BlockGram(Operator):
         self._window: Window | None = None
         near = not self._rows_stay and streamed.near and not stream.profile.lacks("float64")
         self.rows = self._first_pass(FILLED if near else LAID)
-        if near:  # so the device has doubles, in which the packing kernel of a Window subtracts the centre
+        if near:  # near implies that the device has doubles, in which a Window's packing kernel subtracts the centre
             self._window = Window(streamed, self.rows, plan.centre)
 
     def _first_pass(self, laid: float) -> Rows:
         """Make a first pass over the blocks of X, and return one :class:`Rows` that describes all rows.
 
-        The result has the norms of all rows, and the mean cost of a value of K. ``laid`` is the cost of laying out one
-        value of X in a later pass, in multiply-adds of dense rows.
+        The result has the squared norms of all rows, and costs averaged over them. ``laid`` is the cost of laying out
+        one value of X in a later pass, in multiply-adds of dense rows.
         """
         norms: list[NDArray[Any]] = []
         laid_out: list[Rows] = []
@@ -393,10 +393,11 @@ class BlockGram(Operator):
         return Rows(one.kind, one.dtype, *at, layout_cost=laid * stored / n, words=words)
 
     def _each_block(self, work: Callable[[Gram, range, int], None]) -> None:
-        """Call ``work`` for each block, with the block's Gram, its lane groups (V rows each) and a row number ``base``.
+        """Call ``work`` for each block, with a Gram, the block's lane groups (V rows each) in it, and ``base``.
 
-        Index 0 of the product's output belongs to row ``base``. Rows are counted from the Gram's first row, so a
-        negative ``base`` is a row of an earlier block. The buffers that ``work`` makes for a block are freed after it.
+        ``base`` is the position of the first row of X, counted from the Gram's first row. It is 0 for a Gram of all
+        rows, and -b for a Gram of the block that begins at row b. Buffers that ``work`` makes are freed after each
+        block.
         """
         with self.unreserved():
             if self._window:
@@ -418,9 +419,10 @@ class BlockGram(Operator):
         return Gram(self.stream, self._streamed.gathered(ids), self.kernel, self._slots)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel, the buffer of ``capacity`` right-hand rows of a product.
+        """Return an empty panel, the buffer of at least ``capacity`` right-hand rows of a product.
 
-        If every product fills the panel from laid-out rows again, memory for these laid-out rows is allocated too.
+        Pass ``square`` for a panel that :meth:`tile` accepts. If every product copies laid-out rows into the panel
+        again, memory for the laid-out rows is allocated too.
         """
         with self.stream.tentative():
             made = self._few.panel(capacity, square)
@@ -429,14 +431,14 @@ class BlockGram(Operator):
                 made.fetched.ids = np.sort(self._longest[:capacity])
                 made.fetched.gram = self._fetch(made.fetched.ids)
             if square:
-                # The buffer of slots is made last: later panels share it, but an error after this line would free it.
+                # Make this buffer last: later panels use it too, but ``tentative`` would free it after a later error.
                 self._few.slot(made.capacity)
         return made
 
     def panel_bytes(self, capacity: int) -> int:
         """Return the largest size in bytes of a panel for ``capacity`` right-hand rows, with the rows' positions.
 
-        If every product fills the panel from laid-out rows again, the size of these laid-out rows is added.
+        If every product copies laid-out rows into the panel again, the laid-out rows are counted too.
         """
         nbytes = self._few.panel_bytes(capacity) + 8 * capacity
         if not self._rows_stay:
@@ -452,9 +454,10 @@ class BlockGram(Operator):
         return self._few.row_source(panel)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """Fill a panel, the buffer of the right-hand rows of a product, with the rows of X at the positions ``rows``.
+        """Fill a panel, the buffer of right-hand rows, with the rows of X at the positions rows[0 .. count - 1].
 
-        The host reads the positions from the device, fetches these rows from X and lays them out.
+        The host reads the positions from the device. Then it lays out these rows of X on the device, or a
+        :class:`Window` packs them.
         """
         stream, fetched = self.stream, panel.fetched
         fetched.count = number = min(int(stream.read(count, np.int32, 1)[0]), panel.capacity)
@@ -487,8 +490,8 @@ class BlockGram(Operator):
     ) -> None:
         """Copy rows of ``gram`` into a panel, the buffer of the right-hand rows of a product.
 
-        ``ids`` holds the row numbers in X of the rows of ``gram``, ascending. ``wanted`` holds the row number for each
-        place in the panel. With ``fresh`` the places whose row is not in ``gram`` become zero.
+        ``ids`` holds the ascending row numbers in X of the rows of ``gram``. ``wanted`` holds the row number in X for
+        each place in the panel. With ``fresh``, a place becomes zero if ``gram`` lacks its row.
         """
         index = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
         at = np.where(ids[index] == wanted, gram.rows.position[index], np.int32(-1))
@@ -506,7 +509,8 @@ class BlockGram(Operator):
         """Add D K(U, X) to the sums c, and write K(U, X) into ``store``, in one pass over all blocks of X.
 
         U are the right-hand rows of ``panel``, and X the operator's rows. ``update`` holds the weights D and the sums
-        c. ``store`` or ``update`` may be None. If the panel has no right-hand rows, no pass is made.
+        c. ``store`` or ``update`` may be None. ``end`` is ignored. If the panel has no right-hand rows, no pass is
+        made.
         """
         if panel.fetched.count:
             self._each_block(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))
@@ -516,7 +520,7 @@ class BlockGram(Operator):
 
 
 def _entries(X: Data) -> NDArray[np.int64]:
-    """Return the number of nonzero entries of each row, (n,)."""
+    """Return the number of nonzero entries of each row of X, as an array (n,)."""
     if sp.issparse(X):
         return np.asarray(np.diff(X.indptr), np.int64)
     parts = (X[first : first + MIN_ROWS] for first in range(0, X.shape[0], MIN_ROWS))

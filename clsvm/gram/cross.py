@@ -1,30 +1,25 @@
-"""Compute K between two sets of rows: its values (:func:`kernel_matrix`), and its products with k vectors in one pass.
+"""Compute the kernel matrix K(X, U) between n rows X and m rows U, or its products with matrices of k columns.
 
-X are n rows. U are m rows, the right-hand rows of the products below. A panel is the buffer that holds U in the layout
-that kernels read. All arrays are float64 on the host, with rows in the caller's order.
+:func:`kernel_matrix` computes the values of K. The products serve k outputs, one for each column of V, R, T and out:
 
     forward: T (n, k) = K(X, U) V, given V (m, k).
     back: out (m, k) = K(X, U)' R, given R (n, k).
-    forward_back: out = K(X, U)' H K(X, U) V.
+    forward_back: out (m, k) = K(X, U)' H K(X, U) V, given V (m, k).
 
-Each row has its own k x k matrix H: a weight w, one weight for each output, or w (diag(P) - P P') for the row's
-probabilities P (k,). In code, arrays have one row for each output: V is (k, m) and T is (k, n).
+H multiplies each row of K(X, U) V by a k x k matrix of its own. With a weight w of the row, this matrix is w times the
+identity, or w (diag(P) - P P') for the row's probabilities P (k,). It may also be diagonal, with one weight for each
+output. In code, arrays have one row for each output: V is (k, m) and T is (k, n). Arrays are float64 on the host.
 
-A tile is a block of rows of K(X, U). A tile is dropped after its use, or stored for later passes. forward_back sums a
-few terms at a time in the dtype of K, and adds these sums in wide numbers, which are doubles or pairs of floats.
-forward and back use wide numbers for all sums, as gradients need. The order of all sums is fixed, so repeated calls
-return the same bits.
+Products go through K(X, U) by tiles, which are blocks of its rows. forward_back sums a few terms at a time in the dtype
+of K, and adds these sums in wide numbers, which are doubles or pairs of floats. forward and back use wide numbers for
+all sums, as gradients need. The order of all sums is fixed, so repeated calls return the same bits.
 
 :class:`Sums` computes these products for rows on the device. :class:`Cross` computes them for any number of rows in the
-host's memory, or memory-mapped, in one of three ways:
+host's memory, or memory-mapped. It chooses the cheapest of three ways that fits the memory:
 
     rows: X is on the device, and every pass computes K.
     stored: K is on the device, and X is freed.
     streamed: X passes through the device in every pass, block by block (gram/blocks.py).
-
-Cross chooses the cheapest way that fits the memory. Computing a value of K costs the multiply-adds of a row, the kernel
-function and the use of the value. Reading a stored value costs a share of the profile's ``cache_cost``. The results of
-the three ways differ only by the order of sums.
 """
 
 from __future__ import annotations
@@ -60,9 +55,8 @@ MIN_TILE_ROWS = 4096  # with work-group kernels a tile of K has at least this ma
 EACH = 4  # number of work-items for each compute unit in a launch
 CACHE = 2 << 20  # bytes of kernel values in a work-item's scratch memory, about as much as a core's cache holds
 # A work-item's scratch memory holds the kernel values of MIN_SUB to MAX_SUB lane groups. A lane group is V rows of X.
-# A work-item's scratch memory holds at most MAX_SUB / 2 lane groups (V rows each) for fewer than SEVERAL outputs.
 MIN_SUB, MAX_SUB = 2, 8
-SEVERAL = 4  # with at least this many outputs, a work-item's scratch memory may hold MAX_SUB lane groups (V rows each)
+SEVERAL = 4  # for fewer outputs, a work-item's scratch memory holds at most MAX_SUB / 2 lane groups (V rows each)
 
 
 def usual_tile_bytes(stream: Stream, row: int) -> int:
@@ -118,11 +112,11 @@ class Weights(NamedTuple):
 
 
 class Sums:
-    """Compute products with K for ``k`` outputs, between the rows of a Gram and the ``m`` rows that a panel holds.
+    """Compute products with K(X, U) for ``k`` outputs. X are the rows of ``gram``, and U the ``m`` rows in ``panel``.
 
-    A panel is the buffer of right-hand rows, made with ``square``, so that its capacity is a multiple of ROWS_EACH.
-    ``tile_bytes`` is the size of a tile of K. ``keep`` says whether all of K is computed and stored at once, so that
-    later passes need not read the rows X. Raises ValueError if memory_limit is too small.
+    The panel, a buffer, must be made with ``square``, so that its capacity is a multiple of ROWS_EACH. ``tile_bytes``
+    is the size in bytes of a tile, a block of rows of K. With ``keep``, all of K is computed and stored at once, and
+    later passes do not read X. Raises ValueError if memory_limit is too small.
     """
 
     def __init__(
@@ -156,8 +150,9 @@ class Sums:
     def set_weights(self, w: Vector | None, shares: Vector | None = None) -> None:
         """Set each row's matrix H (k, k) for later calls of :meth:`forward_back`.
 
-        H is diagonal with the row's weight ``w`` (n,), or with a weight for each output, ``w`` (k, n); None means 1.
-        If ``shares`` holds probabilities P (k, n), H is w (diag(P) - P P'), and ``w`` must have the shape (n,).
+        ``w`` (n,) makes H the row's weight times the identity. ``w`` (k, n) makes H diagonal, with the row's weight for
+        each output. None means weights of 1. If ``shares`` (k, n) holds the probabilities P (k,) of each row, H is
+        w (diag(P) - P P'), and ``w`` must not be (k, n).
         """
         stream, old = self.gram.stream, self._weights
         stream.finish()
@@ -168,13 +163,13 @@ class Sums:
         self._weights = Weights(stream.wide(self._to_device_order(w)), int(w.ndim > 1), coupled)
 
     def _to_device_order(self, values: Vector) -> Vector:
-        """Move values (..., n) from the caller's order to device order (..., n_pad), with 0 in padding rows."""
+        """Return ``values`` (..., n), given in the caller's order, in device order (..., n_pad), with 0 for padding."""
         placed = np.zeros((*values.shape[:-1], self.gram.rows.n_pad))
         placed[..., self.gram.rows.position] = values
         return placed
 
     def forward(self, V: Vector) -> Vector:
-        """Return T (k, n), the transpose of K(X, U) V', for V (k, m)."""
+        """Return V K(U, X) (k, n), for V (k, m)."""
         stream, rows = self.gram.stream, self.gram.rows
         stream.write_wide(self._v, self._padded(V))
         T = np.empty((self.k, rows.n_pad))
@@ -184,7 +179,7 @@ class Sums:
         return T[:, rows.position]
 
     def back(self, R: Vector) -> Vector:
-        """Return the transpose of K(X, U)' R' as (k, m), for R (k, n)."""
+        """Return R K(X, U) (k, m), for R (k, n)."""
         stream, placed = self.gram.stream, self._to_device_order(R)
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
         part_of = np.zeros((self.k, self._ld))
@@ -199,7 +194,7 @@ class Sums:
     def forward_back(self, V: Vector) -> Vector:
         """Return the transpose of K(X, U)' H K(X, U) V' as (k, m), for V (k, m).
 
-        :meth:`set_weights` sets the matrix H (k, k) of each row.
+        H holds a matrix (k, k) for each row of X, which :meth:`set_weights` sets.
         """
         stream, rows, at = self.gram.stream, self.gram.rows, self._weights
         stream.write(self._v, self._padded(V).astype(rows.dtype))
@@ -235,7 +230,7 @@ class Sums:
             self._kernels["zero_padding", False]((stop - begin,), None, *given)
 
     def _forward(self, part: RowTile, exact: bool = False) -> None:
-        """Compute the rows of T = K(X, U) V that belong to a tile of K. Buffers of this object hold V and T.
+        """Compute K(X, U) V for the rows X of a tile of K. V is read from the buffer ``_v``, the result is in ``_t``.
 
         With ``exact`` all sums are in wide numbers, which are doubles or pairs of floats.
         """
@@ -250,7 +245,10 @@ class Sums:
         self._kernels["forth", exact]((size,), (local,), *given)
 
     def _add(self, part: RowTile, exact: bool = False) -> None:
-        """Add K' R to the output buffer, for one tile of K and the rows of R that belong to the tile."""
+        """Add K' R to the buffer ``_out``. K is one tile, and the buffer ``_r`` holds the rows R that belong to it.
+
+        With ``exact`` all sums are in wide numbers, which are doubles or pairs of floats.
+        """
         profile, capacity = self.gram.stream.profile, self.panel.capacity
         group = profile.group if profile.style == "workgroup" else 1
         given = part.values, np.int64(self._ld), part.rows, self._r, self._count, self.k, capacity, self._out
@@ -261,12 +259,11 @@ class Sums:
 
 
 class OnePass:
-    """Compute K(X, U)' H K(X, U) V in one pass over the rows, with values of K private to each work-item.
+    """Compute K(X, U)' H K(X, U) V in one pass over the rows X, on CPUs. H holds a matrix (k, k) for each row of X.
 
-    H is a matrix (k, k) for each row, and V (k, m) is given. A work-item computes K for a few lane groups (rows that
-    stand side by side) in scratch memory that fits in its core's cache. From these values it computes T = K V and then
-    K' H T. Each work-item takes BLOCK lane groups. The sums of the work-items are added in the order of the rows, so
-    the result has the same bits for any number of work-items.
+    A work-item takes BLOCK lane groups (V rows side by side), a few at a time. It computes their values of K in scratch
+    memory that fits in its core's cache. From these values it computes T = K V and then K' H T. The sums of the
+    work-items are added in the order of the rows, so the result has the same bits for any number of work-items.
     """
 
     def __init__(self, gram: Gram, panel: Panel, k: int, made: Variant, scratch: Sequence[int], items: int) -> None:
@@ -282,9 +279,9 @@ class OnePass:
     def of(gram: Gram, panel: Panel, k: int, limit: int) -> OnePass | None:
         """Return a OnePass for ``k`` outputs, and for a panel that holds the right-hand rows U of products K(X, U).
 
-        A work-item's scratch memory holds values of K, the sums K V in wide numbers (doubles or pairs of floats) and in
-        the dtype of K, and the sums K' H K V. Return None if the layout or the device has no program for the pass.
-        Return None also if the scratch memory of one work-item exceeds ``limit`` bytes.
+        Return None if the layout or the device has no program for the pass, or if the scratch memory of one work-item
+        exceeds ``limit`` bytes. That memory holds values of K, the sums K V in wide numbers (doubles or pairs of
+        floats) and in the dtype of K, and the sums K' H K V.
         """
         stream, rows = gram.stream, gram.rows
         sub, real = MAX_SUB if k >= SEVERAL else MAX_SUB // 2, np.dtype(rows.dtype).itemsize
@@ -439,13 +436,13 @@ class Cross:
     way
         "rows" if X is on the device, "stored" if K is, "streamed" if X passes through the device in blocks.
     reason
-        the way in words, with the size of a stored K or of the blocks.
+        text that says whether K is stored or computed in every pass, with the size of the stored K or of the blocks.
     passes
         number of passes over K so far.
     cost
         cost of a value of K in one pass, in multiply-adds of dense rows.
 
-    ``keep`` says whether K may stay on the device. Raises ValueError if memory_limit is too small.
+    ``centres`` holds C. ``keep`` says whether K may stay on the device. Raises ValueError if memory_limit is too small.
     """
 
     def __init__(
@@ -465,7 +462,7 @@ class Cross:
         self._lay_out(keep)
 
     def _lay_out(self, keep: bool) -> None:
-        """Choose "rows", "stored" or "streamed", and do the work that is done once: lay out the rows, or compute K."""
+        """Choose ``way``. Lay out all rows of X if it is "rows", or compute and store K if it is "stored"."""
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.allocated, layouts.row_bytes(self._plan, self._X, itemsize)
         # ``values``: bytes of one row of K; ``sums_bytes``: bytes of the sums and weights that belong to the row
@@ -521,17 +518,20 @@ class Cross:
         sums.set_weights(*(None if given is None else given[..., rows] for given in self._weights))
 
     def forward(self, V: Vector) -> Vector:
-        """Return T (k, n), the transpose of K(X, C) V', for V (k, m)."""
+        """Return V K(C, X) (k, n) for rows X and inducing points C, given V (k, m)."""
         T = np.empty((self.k, self.n))
         self._each_block(lambda rows, sums: np.copyto(T[:, rows], sums.forward(V)))
         return T
 
     def back(self, R: Vector) -> Vector:
-        """Return the transpose of K(X, C)' R' as (k, m), for R (k, n)."""
+        """Return R K(X, C) (k, m) for rows X and inducing points C, given R (k, n)."""
         return self._total(lambda rows, sums: sums.back(R[:, rows]))
 
     def forward_back(self, V: Vector) -> Vector:
-        """Return the transpose of K(X, C)' H K(X, C) V' as (k, m), for V (k, m)."""
+        """Return the transpose of K(X, C)' H K(X, C) V' as (k, m), given V (k, m).
+
+        X are rows and C inducing points. H holds a matrix (k, k) for each row, which :meth:`set_weights` sets.
+        """
         return self._total(lambda rows, sums: sums.forward_back(V))
 
     def _total(self, product: Callable[[slice, Sums], Vector]) -> Vector:
@@ -540,7 +540,7 @@ class Cross:
         return out
 
     def _each_block(self, one: Callable[[slice, Sums], object]) -> None:
-        """Call ``one`` with each block of rows and its Sums."""
+        """Call ``one`` with the slice of rows and the Sums of each block, and count one pass over K."""
         self.passes += 1
         for rows, sums in self._blocks:
             one(rows, sums)

@@ -5,7 +5,7 @@ function in NumPy.
 
     of_rows: return the function that solvers call to compute some rows of K b.
     responses: compute the sums of K(X, S) with coefficients b, for rows X and support vectors S.
-    symmetric_sums: compute these sums from half of a symmetric K.
+    symmetric_sums: compute the same sums from half of the values of a symmetric K.
     decision_values: compute decision values, in float64 for rows where float32 is not precise enough.
     HostBlocks: compute blocks of K on the host.
 """
@@ -40,19 +40,20 @@ HOST = 1 << 22  # the host computes sums that take at most this many multiply-ad
 HOST_BYTES, COPIES = 64 << 20, 4
 FETCHED = 256 << 20  # largest size in bytes of the rows that the host copies at a time
 CLUSTERED = 1 << 27  # for sums of fewer multiply-adds, clustering the rows takes longer than it saves
-# symmetric_sums is faster than responses if |R union S| <= ROWS_FACTOR * |R|, for rows R and support vectors S.
-# symmetric_sums also needs |S| >= SUPPORT_SHARE * |R union S|, for requested rows R and support vectors S.
+# symmetric_sums is used only if |R union S| <= ROWS_FACTOR * |R|, for requested rows R and support vectors S.
+# symmetric_sums is used only if |S| >= SUPPORT_SHARE * |R union S|, for requested rows R and support vectors S.
 ROWS_FACTOR = 1.25
 SUPPORT_SHARE = 0.6
-BLOCK = 128  # symmetric_sums takes this many rows of K at a time, a multiple of the alignment of sub-buffers
+BLOCK = 128  # number of rows of K that symmetric_sums takes at a time; sub-buffers may begin at multiples of 128 values
 ONE_THREAD = 1024  # BLAS runs in one thread for products of at most this many rows
 BLOCK_VALUES = 1 << 15  # number of values of K in a block on the host, so that a CPU cache holds the block
 
 
 def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
-    """Return the function that computes rows of K b, for coefficients b, in float64 within the stream's memory budget.
+    """Return a function that computes rows of K b in float64, given row numbers and coefficients b.
 
-    The function reads a limited number of rows and of support vectors at a time, since X may be memory-mapped.
+    The function keeps to the memory budget of the stream of ``gram``. It reads at most about FETCHED bytes of rows, and
+    as many of support vectors, at a time, since X may be memory-mapped.
     """
     stream, kernel = gram.stream, gram.kernel
     step = max(1, FETCHED // max(1, X.nnz * 12 // X.shape[0] if sp.issparse(X) else X.shape[1] * X.itemsize))
@@ -76,7 +77,7 @@ def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
 
 
 def of_precomputed(K: Any) -> Exact:
-    """Return the function that computes rows of K b, for coefficients b and a precomputed kernel matrix K."""
+    """Return a function that computes rows of K b for a precomputed kernel matrix K, given row numbers and b."""
     return lambda rows, b: (K[rows] @ b.T).T
 
 
@@ -93,14 +94,13 @@ def responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data
 def symmetric_sums(
     stream: Stream, kernel: Kernel, plan: Plan, X: Data, rows: NDArray[np.intp], support: NDArray[np.intp], b: Vector
 ) -> Vector | None:
-    """Return b K(X[support], X[rows]) in float64, for coefficients b (problems, m), computing half of a symmetric K.
+    """Return b K(X[support], X[rows]) in float64, for coefficients b (problems, m) of the support vectors.
 
-    K is the kernel matrix among the rows and the support vectors together. The sums agree with :func:`responses` up to
-    rounding. Return None if :func:`responses` would be faster, or if memory is too small.
+    The sums agree with :func:`responses` up to rounding. Return None if :func:`responses` would be faster, or if memory
+    is too small.
 
-    Rows are taken in blocks, one after another. K is computed between a block and all rows up to the block's end. These
-    values times the block's coefficients are added to the sums of the rows up to there. The values for rows before the
-    block, times the coefficients of the earlier rows, are also added to the sums of the block.
+    Only half of the symmetric K among the requested rows and the support vectors is computed: values between each block
+    of rows and all rows up to the block's end. A value K(x, y) is used for the sum at x and for the sum at y.
     """
     plan, both = layouts.cheaper_plan(plan, X), np.union1d(rows, support).astype(np.int32)
     laid_in_order = layouts.LAYOUTS[plan.kind].in_order
@@ -148,8 +148,8 @@ def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vec
     """Return decision values without the intercept (Support.responses), in float64 if float32 is not precise enough.
 
     The dtype is chosen for each row by itself, so a decision value does not depend on the other rows of a call. Values
-    that are not finite in float32 are computed again in float64. Raises ValueError if float64 has too small a range for
-    a row.
+    that are not finite in float32 are computed again in float64. The slice ``groups`` selects groups of support
+    vectors. Raises ValueError if float64 has too small a range for a row.
     """
     precision, kernel = support.precision, support.kernel
     assert precision
@@ -166,7 +166,7 @@ def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vec
     if far.size:
         precision.check(found.some(far))
         rows = X[far] if near.any() else X
-        # rough: even float64 on a device is imprecise; the host sums (x_j - y_j)^2, which is precise for distant rows
+        # rough: float64 on a device is too imprecise for these rows; the host is precise, since it sums (x_j - y_j)^2
         rough = kernel.spec.of_distance and not kernel.spec.element and not precision(found.some(far), "float64").all()
         if double and not (rough or stream.profile.lacks("float64")):
             out[:, far] = support.responses(stream, rows, coefficients, groups)
@@ -181,7 +181,7 @@ def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vec
 def _in_float64(
     stream: Stream, kernel: Kernel, plan: Plan, X: Data, others: tuple[Data, Vector, Sequence[int]], on_host: bool
 ) -> Vector:
-    """Return :meth:`Support.responses` in float64.
+    """Return the sums over support vectors that :meth:`Support.responses` defines, for the rows X, in float64.
 
     ``others`` holds the support vectors, their coefficients, and the end of each group of support vectors. The host
     computes the sums if ``on_host`` is set, or if the device lacks doubles or memory. It computes one block of K after
@@ -197,7 +197,7 @@ def _in_float64(
     if sp.issparse(X) and sp.issparse(support):
         most = max(int(np.diff(rows.indptr).max(initial=0)) for rows in (X, support))
 
-    def needed(block: int) -> int:  # bytes of a block of K and of its rows, whose empty columns are left out
+    def needed(block: int) -> int:  # bytes of block x block values of K and of their rows, without empty columns
         down, across = min(block, n), min(block, m)
         return 8 * COPIES * (down * across + (down + across) * min(X.shape[1], (down + across) * most))
 
@@ -221,8 +221,8 @@ class HostBlocks:
     If ``whole`` is set, all of K is computed and stored once the requested blocks have n^2 values in total. Distances
     are sums of (x_j - y_j)^2, so that for dense rows a value of K has the same bits in every block.
 
-    If ``whole`` is not set, distances are computed from norms and inner products of the rows, from which ``centre``
-    (d,) is subtracted. They are as precise as on a device, and for long rows much faster to compute.
+    If ``whole`` is not set, ``centre`` (d,) is subtracted from the rows, and distances are computed from norms and
+    inner products. They are as precise as on a device, and for long rows much faster to compute.
     """
 
     def __init__(self, X: Any, kernel: Kernel | Precomputed, centre: Vector, whole: bool) -> None:
@@ -253,7 +253,7 @@ class HostBlocks:
 
 
 def few_threads(m: int) -> AbstractContextManager[Any]:
-    """Return a context that limits BLAS to one thread if a product has at most ONE_THREAD rows, given as ``m``.
+    """Return a context that limits BLAS to one thread for products of ``m`` rows, if m <= ONE_THREAD.
 
     For so few rows, several threads would mostly wait for one another.
     """

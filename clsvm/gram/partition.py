@@ -1,21 +1,21 @@
-"""Partition the columns of sparse rows by density, and cluster rows by sparsity.
+"""Divide the columns of sparse rows into densely stored and sparse ones, and divide rows into clusters of similar rows.
 
-Partition: the densest columns are stored densely, zeros included, and the others as sparse entries. A column is stored
+Columns: the densest columns are stored densely, zeros included, and the others as sparse entries. A column is stored
 densely if it is then read faster, by the profile's costs (:class:`Gain`). Columns are numbered by falling density, so
-that columns which are read often stand together. Entries of a row keep their order. Reference: Xie et al. 2023
-(BoostSVM), whose rules stop at fixed densities.
+that columns which are read often stand together. Reference: Xie et al. 2023 (BoostSVM), whose rules stop at fixed
+densities.
 
-Clusters: the device groups rows with similar sparsity patterns in one pass. Each row joins the active cluster S of
-least cost. Let Jx be the columns in which the row is not 0, JS the union of these columns over the cluster's rows, and
-|S| the number of the cluster's rows:
+Clusters: rows of a cluster are nonzero in similar columns. The device takes one row after another. A row joins the
+active cluster S for which the fewest additional zeros must be stored. Let Jx be the columns in which the row is not 0,
+JS the union of these columns over the cluster's rows, and |S| the number of the cluster's rows:
 
-    cost = |S| |Jx - JS| + |JS - Jx|.
+    additional zeros = |S| |Jx - JS| + |JS - Jx|.
 
 A full cluster is no longer active, and a new one takes its place. Reference: GTSVM, section 5.3, algorithm 2, where the
 initial ``max(k, n / l)`` is a misprint for ``min(k, n / l)``.
 
-The paper visits rows in random order. That order is best while the active clusters are a large share of all clusters.
-Otherwise it is better to sort the rows by a few informative columns. Pieces of this order are clustered in parallel.
+GTSVM takes the rows in random order. That order is best while the active clusters are a large share of all clusters.
+Otherwise rows are sorted by a few informative columns, and pieces of this order are clustered in parallel.
 """
 
 from __future__ import annotations
@@ -69,14 +69,17 @@ class Gain:
 
 @dataclass(frozen=True)
 class Partition:
-    """Order the d columns of sparse rows. The first ``dense`` columns in ``order`` (d,) are stored densely."""
+    """Hold an order of the d columns of sparse rows, and the number of columns that are stored densely.
+
+    ``order`` (d,) lists the column numbers. Its first ``dense`` columns are stored densely.
+    """
 
     order: NDArray[np.int32]
     dense: int
 
     @cached_property
     def rank(self) -> NDArray[np.int32]:
-        """Return the index (d,) of each column in ``order``."""
+        """Return an array (d,) with the index of each column in ``order``."""
         rank = np.empty_like(self.order)
         rank[self.order] = np.arange(len(self.order), dtype=self.order.dtype)
         return rank
@@ -104,7 +107,7 @@ def by_density(count: NDArray[np.int64]) -> Partition:
 
 
 def partition(count: NDArray[np.int64], n: int, gain: Gain) -> Partition:
-    """Return the order of d columns by falling density, and how many of the first are worth storing densely.
+    """Return the partition that orders columns by falling density, and stores those densely that ``gain`` selects.
 
     ``count`` (d,) is the number of entries of each column in n rows.
     """
@@ -147,8 +150,8 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
 ACTIVE = 64  # number of active clusters, which are the clusters that a row can join (the paper's default)
 _GROUP = 64  # number of work-items of a work-group that assigns rows to clusters
 _LANES = 16  # number of active clusters whose bit sets of columns are stored side by side
-EXCESS = 0.85  # number of columns of its cluster that a row lacks, over the number for a group of sorted neighbours
-_CROSSING = 8  # for at least this multiple of ACTIVE clusters, rows are clustered in sorted instead of random order
+EXCESS = 0.85  # columns in which a row is 0 but its cluster is not, relative to their number for a group of sorted rows
+_CROSSING = 8  # from _CROSSING * ACTIVE clusters on, rows are clustered in sorted instead of random order
 _SAMPLE = 2048, 1 << 22  # largest number of rows, and of values, in the sample that finds informative columns
 _TELLING = 32  # largest number of informative columns
 _SORTED = 8192, 1 << 24  # largest number of rows, and of values, from which a cluster's number of columns is estimated
@@ -192,9 +195,9 @@ def cluster(
     X is a C-contiguous float32 or float64 array, or CSR with int32 indices.
 
     ``active`` is the number of clusters that a row can join, None for all of them. ``order`` is the order in which rows
-    join clusters. "random" is the paper's order. "sorted" sorts by similarity, and clusters pieces of the rows in
-    parallel. None means the better one. Entries of dense rows that equal ``centre`` (d,) count as zero. Clusters of
-    given rows are equal on all devices with the same profile.
+    join clusters: "random" as in GTSVM, "sorted" by similarity, None for the better of both. Pieces of sorted rows are
+    clustered in parallel. Entries of dense rows that equal ``centre`` (d,) count as zero. Clusters of given rows are
+    equal on all devices with the same profile.
 
     Raises ValueError if the cost of joining a cluster could exceed 31 bits, or if the memory budget cannot hold one bit
     for each value of X.
@@ -251,10 +254,11 @@ def _patterns(stream: Stream, X: Any, centre: NDArray[np.float64] | None) -> Buf
 def _assign(
     stream: Stream, patterns: Buffer, n: int, d: int, size: int, active: int, walk: NDArray[Any], pieces: int
 ) -> Clusters:
-    """Cluster n rows of d columns, given the bit set ``patterns`` of each row, into clusters of ``size`` rows.
+    """Divide n rows of d columns into clusters of ``size`` rows.
 
-    The order ``walk`` of the rows is cut into ``pieces`` parts that are clustered independently. A row can join
-    ``active`` clusters.
+    The buffer ``patterns`` holds each row's bit set of nonzero columns. ``walk`` is the order in which rows join
+    clusters. It is cut into ``pieces`` parts that are clustered independently. A row chooses among at most ``active``
+    clusters.
     """
     clusters, words = -(-n // size), _words(d)
     order = np.full(clusters * size, -1, np.int32)
@@ -290,19 +294,19 @@ def by_pattern(bits: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def sampled(rows: Any, d: int, most: int, cells: int) -> Any:
-    """Return a sample of evenly spaced rows.
+    """Return a sample of evenly spaced rows of d values.
 
-    The sample has about ``most`` rows, or fewer if ``most`` rows of d values have more than ``cells`` values.
+    The sample has about ``most`` rows, or fewer so that it has at most about ``cells`` values.
     """
     n = rows.shape[0]
     return rows[:: max(1, n // most, n * d // cells)]
 
 
 def informative_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the most informative columns of patterns (m, d) of 0 and 1, at most 32, by pivoted Cholesky on their
-    covariance.
+    """Return the numbers of at most 32 columns of ``patterns`` (m, d) that tell most about the other columns.
 
-    Return fewer columns if these determine the remaining ones. The covariance is that of a sample of the rows.
+    Patterns are rows of 0 and 1. The columns are the pivots of a Cholesky factorization of the columns' covariance over
+    a sample of the rows. Fewer than 32 are returned if they determine all other columns.
     """
     pattern = np.asarray(sampled(patterns, patterns.shape[1], *_SAMPLE), np.float32)
     pattern = pattern - pattern.mean(axis=0)
@@ -324,9 +328,9 @@ def informative_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
 def sampled_fill(X: Any, size: int) -> float:
     """Estimate the average number of columns in a cluster of ``size`` rows, without a device.
 
-    A column is used by a row if the row's value there is not zero. Sample rows are sorted by the columns that they use,
-    and cut into groups of ``size`` neighbours. ``fill`` is the mean number of columns that a group's rows use together,
-    and ``of_row`` is the mean number that a single row uses. A cluster has fewer columns than a group: the estimate is
+    A row has the columns in which it is not zero, and a cluster has all columns of its rows. A sample of rows is sorted
+    by informative columns, and cut into groups of ``size`` neighbours. ``fill`` is the mean number of columns of a
+    group, and ``of_row`` that of a row. A cluster has fewer columns than such a group. The estimate is
     of_row + EXCESS * (fill - of_row).
     """
     sample = sampled(X, X.shape[1], *_SORTED)

@@ -2,7 +2,8 @@
 
 Rounding errors of K follow from the rows' squared norms, and from their entries for element-wise kernel functions.
 
-    measures, measured: compute these norms and entries on the host or read them from the device.
+    measures: compute these norms and entries on the host.
+    measured: read the norms from the device, or compute norms and entries on the host.
     outside, check_range: test whether intermediate values of K leave the range of a dtype.
     scales: bound the rounding errors of kernel values in a fit.
     RowPrecision: find the rows whose decision values float32 computes precisely enough.
@@ -34,7 +35,7 @@ DECISION_ERROR = 5e-3  # largest accepted error bound of a decision value comput
 
 
 class Measures(NamedTuple):
-    """Hold numbers of n rows, by which the rounding errors of kernel values are bounded.
+    """Hold the sizes of n rows and of their entries, from which bounds on rounding errors of kernel values follow.
 
     Attributes
     ----------
@@ -69,7 +70,7 @@ def _least(numbers: Vector) -> float:
 
 
 def measures(kernel: Kernel, X: Data, plan: Plan) -> Measures:
-    """Return the sizes and extreme entries of the rows of X (n, d) less the plan's centre, computed on the host."""
+    """Subtract the plan's centre from the rows X (n, d), and return their sizes and extreme entries, on the host."""
     step = max(1, (1 << 22) // max(1, X.shape[1]))
     found = [(np.zeros(0), np.zeros(0), np.zeros(0))]
     for start in range(0, X.shape[0], step):
@@ -103,7 +104,10 @@ def outside(kernel: Kernel, rows: Extent, others: Extent, dtype: str, d: int) ->
 
 
 def check_range(kernel: Kernel, rows: Extent, others: Extent, d: int, which: str = "", dtype: str = "float64") -> None:
-    """Raise ValueError if intermediate values of K between two sets of rows leave the range of ``dtype``."""
+    """Raise ValueError if :func:`outside` is true for K between two sets of rows.
+
+    ``which`` is text for the error message that says of which rows the norms or entries are.
+    """
     if outside(kernel, rows, others, dtype, d):
         both = rows.union(others)
         words = f"squared norms{which} from {both.least:.3g} to {both.largest:.3g}"
@@ -155,13 +159,14 @@ def scales(
 
 
 def measured(stream: Stream, rows: Rows, kernel: Kernel, X: Data, plan: Plan) -> Measures:
-    """Return the measures of rows on a device, from their squared norms on the device or from the rows X on the host.
+    """Return the Measures of ``rows``, which are on a device and equal the rows X on the host.
 
-    X is read for element-wise kernel functions, and if norms are so small that squares of entries underflow.
+    The measures are the squared norms on the device. For element-wise kernel functions, and if a norm is so small that
+    squares of entries may have underflowed, the host computes the measures from X.
     """
     eps, floor = float(np.finfo(rows.dtype).eps), underflow(rows.dtype, X.shape[1])
     found: Vector = stream.read(rows.xx, rows.dtype, rows.n_pad)[rows.position].astype(np.float64)
-    # Squares that underflow count as 0 on the device, so the host computes the norms if one is as small as this.
+    # Squares that underflow count as 0 in the device's norms. If a norm is too small to be sure, the host computes all.
     if kernel.spec.element or found.min(initial=np.inf) * eps < floor:
         return measures(kernel, X, plan)
     return Measures(found, found[:0], found[:0])
@@ -175,18 +180,17 @@ def beyond(what: str, dtype: str) -> str:
 class RowPrecision:
     """Tell for which rows float32 kernel values keep the error of a decision value below DECISION_ERROR.
 
-    With coefficients near 1e4, an error in the last bit of a kernel value changes the third digit of the sum. A row far
-    from the support vectors has larger errors in K. The result for a row depends on the measures of that row alone.
+    The error bound grows with the coefficients and with the row's norm. The result for a row depends on that row alone.
     Measures beyond the extremes of the support vectors are rounded to numbers 2^(i / 8) with a whole i, so that few
     different extents need a test.
+
+    ``span`` is the extent of the support vectors, and ``weight`` the largest sum of absolute coefficients of a decision
+    function. ``d`` is the number of terms in an inner product.
 
     Attributes
     ----------
     sufficient
         whether float32 is precise enough for rows within the extremes of the support vectors.
-
-    The arguments are ``span``, the extent of the support vectors; ``weight``, the largest sum of absolute coefficients;
-    and ``d``, the number of terms in an inner product.
     """
 
     def __init__(self, kernel: Kernel, span: Extent, weight: float, d: int) -> None:
@@ -214,13 +218,16 @@ class RowPrecision:
         return out
 
     def check(self, found: Measures) -> None:
-        """Raise ValueError if float64 cannot compute K for a row."""
+        """Raise ValueError if K leaves the range of float64 for a row, given the measures ``found`` of the rows."""
         check_range(self._kernel, self._span, self._span, self._d, " of support vectors")
         for extent, _ in self._beyond(found):
             check_range(self._kernel, extent, self._span, self._d, " of rows and support vectors")
 
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
-        """Yield the rounded extents of rows beyond the extremes of the support vectors, each with its rows' indices."""
+        """Find the rows with a measure beyond the extremes of the support vectors.
+
+        Yield each rounded extent of such rows, with the indices of the rows that have it.
+        """
         sizes, high, low = found
         rows = np.stack([sizes, sizes, high, low][: 4 if len(high) else 2])
         limits, upper = np.array(self._span)[: len(rows), None], np.arange(len(rows))[:, None] % 2 == 0

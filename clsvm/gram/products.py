@@ -37,7 +37,7 @@ Slots = dict[int, Buffer]
 # A driver may reset a GPU that also draws the screen if a launch takes 2 s.
 MAX_LAUNCH = 1e11
 PASSING = 8 << 20  # largest size in bytes of a temporary store of kernel values, so that a CPU cache holds the store
-# A temporary store of K has at least this many rows of X, because every store searches each column's index again.
+# A temporary store of K has at least this many rows of X, because each store costs a search in every column's index.
 MIN_STORE_ROWS = 4096
 
 
@@ -113,7 +113,7 @@ class Tile(NamedTuple):
     out
         buffer for the values, ``capacity`` of them in each row.
     reused
-        first column v to compute; those before it are in ``out`` already. Columns are computed in lane groups, V each.
+        number of leading columns v that ``out`` has already. The others are computed, V columns (a lane group) at once.
     symmetric
         whether only values with u < reused or u >= v are needed. The other values of the symmetric matrix mirror them.
     most
@@ -142,8 +142,8 @@ class Operator(Protocol):
     share
         the share of the free memory that a working set may take.
     by_blocks
-        whether every product fills the panel, the buffer of right-hand rows, again, one block of rows after another.
-        Products with fewer right-hand rows then cost less.
+        whether every product copies its right-hand rows again, one block of rows after another. The time of a product
+        then grows with the number of blocks.
     units
         the matrix units (tensor cores) that compute products with many right-hand rows, or None.
     width
@@ -175,9 +175,9 @@ class Operator(Protocol):
         """Return the size in bytes of a panel for ``capacity`` right-hand rows U of a product K(X, U)."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """Return a view of a filled panel, which holds right-hand rows U: the ``capacity`` rows from row ``first`` on.
+        """Return a view of ``capacity`` rows of a filled panel, the buffer of right-hand rows, from row ``first`` on.
 
-        The view consists of whole blocks. The buffer ``count`` holds the number of its valid rows.
+        ``first`` and ``capacity`` are multiples of :attr:`width`. The buffer ``count`` holds the number of rows in use.
         """
 
     def row_source(self, panel: Panel) -> tuple[RowSource, tuple[Any, ...]] | None:
@@ -233,7 +233,7 @@ def _product(store: Store | None, update: Update | None) -> str:
 
 
 class Gram(Operator):
-    """Compute products of one kernel function with one set of rows on the device.
+    """Compute products with K for one kernel function and one set of rows on the device.
 
     Attributes
     ----------
@@ -357,7 +357,7 @@ class Gram(Operator):
     def over_rows(
         self, groups: range, base: int, panel: Panel, count: Buffer, store: Store | None, update: Update | None
     ) -> None:
-        """Compute the product of :meth:`accumulate` over the lane groups ``groups`` (V rows each) of X only.
+        """Compute the product of :meth:`accumulate` only for the rows X in the lane groups ``groups`` (V rows each).
 
         The first value in each row of the store, and in each row of the sums of ``update``, belongs to row ``base``
         of X.
@@ -371,8 +371,8 @@ class Gram(Operator):
     def _add_through_store(self, groups: range, base: int, panel: Panel, count: Buffer, update: Update) -> None:
         """Add D K(U, X) to the sums c for a layout whose kernels only store values. ``update`` holds D and c.
 
-        A temporary store takes K between one block of right-hand rows U and some rows of X at a time. If half of the
-        free memory is too small for MIN_STORE_ROWS rows of X, the kernels of Layout.plain add to c without a store.
+        A temporary store receives K between one block of right-hand rows U and some rows of X at a time. If it would
+        have fewer than MIN_STORE_ROWS rows of X, the kernels of Layout.plain add to c without a store.
         """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
         # sub-buffers of c may begin at multiples of ``unit`` lane groups (V rows each), so ``step`` is such a multiple
@@ -430,8 +430,8 @@ class Gram(Operator):
     ) -> Iterator[tuple[Any, ...]]:
         """Yield the kernel, global size, local size and arguments of each launch of a product.
 
-        ``product`` is a key of programs.PRODUCTS. ``over`` are the launches that the reader yields. Index 0 of the
-        output belongs to row ``base`` of X.
+        ``product`` is a key of programs.PRODUCTS. ``over`` are the launches that the reader yields. On a GPU, long ones
+        are divided. Index 0 of the output belongs to row ``base`` of X.
         """
         stream, r, of_panel = self.stream, self.rows, programs.PRODUCTS[product].tile
         simd, sections = stream.profile.style == "simd", max(1, update.sections) if update else 1
@@ -458,7 +458,7 @@ class Gram(Operator):
                 yield kernel, size, local, one.first + begin, some, base, one.arguments, *outcome, self.numbers
 
     def _program(self, product: str, shape: str, units: Units | None, name: str) -> tuple[DeviceKernel, dict[str, int]]:
-        """Return the kernel ``name`` of a product, and the program's -D options that are numbers."""
+        """Return the kernel ``name`` from the program of a product, and the numeric -D options of the program."""
         which = product, units.name if units else shape, name
         if which not in self._grams:
             spec, profile, r = self.kernel.spec, self.stream.profile, self.rows

@@ -1,8 +1,7 @@
 """Name the OpenCL programs that compute products with K, one for each product, layout, dtype and device profile.
 
-X are rows, and U the right-hand rows of a product K(X, U). A panel is the buffer that holds U. A second panel holds
-other right-hand rows R. c are sums with weights D.
-Each product sets macros by -D options:
+X are rows, and U the right-hand rows of a product K(X, U). A panel is the buffer that holds U. A second panel may hold
+other right-hand rows R. c are sums of kernel values with weights D. Each product sets macros by -D options:
 
     rows: store K(U, X). Macro STORE.
     update: c += D K(U, X), and store nothing. Macro UPDATE, and also STORE if kernels of the layout can only store K.
@@ -32,7 +31,7 @@ from clsvm.opencl.stream import ALIGNMENT
 
 
 class Product(NamedTuple):
-    """Describe one of PRODUCTS, the kinds of products for which programs exist.
+    """Describe one of PRODUCTS, the kinds of products with K for which programs exist.
 
     Attributes
     ----------
@@ -59,7 +58,7 @@ class Product(NamedTuple):
 
 
 SLABS = 8  # largest number of buffers ("slabs") that hold rows of K
-SECTION = ALIGNMENT // 4  # ints from the start of one section's numbers to the next one's (opencl.stream.join_arrays)
+SECTION = ALIGNMENT // 4  # distance, in ints, between the numbers of consecutive sections (opencl.stream.join_arrays)
 _SECTIONS = "-DUPDATE", f"-DSECTIONS={SECTION}"
 
 PRODUCTS = {
@@ -134,7 +133,7 @@ def stored(profile: Profile, dtype: str) -> Variant:
 
 
 class RowSource(NamedTuple):
-    """Hold OpenCL text that makes rows of a subproblem's kernel matrix when they are needed, and its -D options.
+    """Hold OpenCL text, with its -D options, that makes a row of a subproblem's kernel matrix when the row is needed.
 
     SIMD programs that solve subproblems include the text.
     """
@@ -159,10 +158,10 @@ RUN = 128  # number of terms that are summed in the dtype of K before their sum 
 
 
 def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0, sub: int = 4) -> Variant | None:
-    """Return the program that computes K' H K V in one pass over the rows of K, for given V and a matrix H of each row.
+    """Return the program that computes K' H K V in one pass over the rows of K, for a given matrix V.
 
-    A work-item holds the rows of K of ``sub`` lane groups (rows stored side by side) in scratch memory. ``sub`` divides
-    BLOCK. Return None if the layout has no such program for the profile.
+    H holds a small matrix for each row. A work-item holds the values of K of ``sub`` lane groups (V rows side by side)
+    in scratch memory. ``sub`` divides BLOCK. Return None if the layout has no such program for the profile.
     """
     layout = layouts.LAYOUTS[kind]
     made = layout.forward_back(spec, profile, dtype, d)
@@ -175,8 +174,8 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
 
 
 # back.cl sums stored values of K(X, U): its kernel "back" over the rows of X, its kernel "forth" over the rows of U.
-# back: a work-item computes the sums of ROWS_EACH rows of U. The capacity of U is a multiple of ROWS_EACH.
-# forth: a SIMD work-item computes the sums of FORTH vectors of V rows of X, and a work-group those of LINE rows of X.
+# back: each SIMD work-item, or each work-group of a GPU, computes the sums of ROWS_EACH right-hand rows of U.
+# forth: each SIMD work-item computes the sums of FORTH * V rows of X, and each work-group of a GPU those of LINE rows.
 ROWS_EACH, FORTH, LINE = 4, 4, 16
 
 
@@ -303,8 +302,9 @@ class Units:
 
 
 # The method "tf32 x 3" omits at most 2^-21 of each product (cl_kernels/gram/mma.cl).
-# NVIDIA's units also round all sums of eight terms in the same direction, which adds an error of the same size.
-# AMD's units round as float32 does. The value of ``error`` does not grow with the number of terms of an inner product.
+# NVIDIA's matrix units also truncate each sum of eight products, which adds an error of about 2^-21 once more.
+# AMD's matrix units round as float32 does, so that their ``error`` is the eps of float32.
+# The value of ``error`` does not grow with the number of terms of an inner product.
 # On an H100, matrix units took 1.07 times as long as ordinary arithmetic for 128 features, and 0.85 times for 784.
 UNITS: tuple[Units, ...] = (
     Units(

@@ -1,4 +1,4 @@
-"""Compute sums over support vectors on a device, which are decision values without the intercept.
+"""Compute weighted sums of K over support vectors on a device, which are decision values without the intercept.
 
     c (problems, n) = coefficients (problems, m) K(S, X)
 
@@ -31,7 +31,7 @@ from clsvm.opencl.contexts import thread_dict
 from clsvm.opencl.stream import ALIGNMENT, Buffer, JoinedArrays, Stream, join_arrays
 
 Vector = NDArray[np.float64]
-_TILE = 64  # a multiple, for every layout, of V (rows stored side by side) and of the rows in a block of a panel
+_TILE = 64  # in every layout a multiple of V (rows stored side by side) and of the number of rows in a panel's block
 # Each group of support vectors begins at a multiple of _BEGIN rows of its panel (buffer), where a sub-buffer may begin.
 _BEGIN = ALIGNMENT // 4
 CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
@@ -41,16 +41,16 @@ ALL = slice(None)  # select every group of support vectors
 SECTIONS = 16  # for at least this many pieces of support vectors, building a program for one joint launch pays
 WEIGHTS = 8 << 20  # largest bytes of the coefficients on the device at a time, unless one piece of vectors has more
 ROW_OVERHEAD = 24  # bytes of a row's squared norm and of its index in device order
-MAX_BATCH = 64  # largest number of rows of a small batch; every device's V, the rows stored side by side, divides it
+MAX_BATCH = 64  # largest number of rows in a small batch, on every device a multiple of V (rows stored side by side)
 SHARE = 1 / 128  # largest share of the memory budget that a small-batch predictor takes
 PREDICTORS = 8  # largest number of small-batch predictors of a thread; before one more is made, all are discarded
 FIXED = 4096  # bytes of a small-batch predictor besides its rows, their norms and sums, and the coefficients
 
 
 def whole_tiles(rows: int) -> int:
-    """Round ``rows`` down to a multiple of _TILE = 64 rows, but at least to 64.
+    """Round ``rows`` down to a multiple of _TILE = 64, but return at least 64.
 
-    Blocks of such sizes make the order of sums independent of the memory budget.
+    If blocks of rows have such sizes, the order of sums does not depend on the memory budget.
     """
     return max(1, rows // _TILE) * _TILE
 
@@ -61,7 +61,7 @@ class Piece(NamedTuple):
     Attributes
     ----------
     which
-        the slice of the model's support vectors that are in the piece.
+        the slice of all support vectors of the model that are in the piece.
     at
         position in the panel of the piece's first support vector.
     group
@@ -88,10 +88,8 @@ class Piece(NamedTuple):
 def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
     """Distribute support vectors to panels, the device buffers that hold them.
 
-    Return the capacity of a panel in support vectors, and the pieces in each panel.
-
-    The capacity is at most about ``most`` support vectors. ``ends`` holds the end of each group of support vectors.
-    Each piece starts where a sub-buffer may begin.
+    Return the number of support vectors for which each panel has room, at most about ``most``, and the pieces in each
+    panel. ``ends`` holds the end of each group of support vectors. Each piece starts where a sub-buffer may begin.
     """
     sizes = np.diff([0, *ends])
     places = int((-(-sizes[:-1] // _BEGIN) * _BEGIN).sum() + sizes[-1])
@@ -111,7 +109,7 @@ def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
 
 
 def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Iterator[list[int]]:
-    """Split the piece numbers ``among`` into runs whose coefficients take at most WEIGHTS bytes, and yield the runs.
+    """Yield runs of consecutive piece numbers from ``among``. The coefficients of a run take at most WEIGHTS bytes.
 
     A piece with more coefficients is a run by itself. Each support vector has a coefficient for each problem.
     """
@@ -125,9 +123,9 @@ def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Itera
 
 
 def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity: int) -> Vector:
-    """Return an array (problems, capacity) of the coefficients of the support vectors in a panel, from ``begin`` on.
+    """Return the coefficients (problems, capacity) for ``capacity`` positions of a panel from position ``begin`` on.
 
-    A panel is the device buffer of the support vectors. Its positions outside all pieces get the coefficient 0.
+    A panel is a device buffer of support vectors. Positions that hold no support vector of ``pieces`` get 0.
     """
     D = np.zeros((len(coefficients), capacity))
     for piece in pieces:
@@ -158,9 +156,8 @@ class LoadedPanel(NamedTuple):
     def add(self, gram: Gram, run: Sequence[int], coefficients: Vector, c: Buffer, n: int, first: int) -> list[Buffer]:
         """Add sums of K over support vectors, weighted by ``coefficients``, to the buffer c (groups * problems, n).
 
-        ``run`` holds the numbers of the pieces of support vectors to sum. The first rows of c are for group ``first``.
-        One launch serves many pieces if rows are dense. Return the buffers that the caller frees once the launches have
-        finished.
+        ``run`` holds the numbers of the pieces of support vectors to sum, and ``gram`` the n rows to predict. The first
+        rows of c are for group ``first``. Return the buffers that the caller frees once the launches have finished.
         """
         stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]
         begin = pieces[0].at
@@ -185,10 +182,10 @@ class LoadedPanel(NamedTuple):
 class Support:
     """Hold the support vectors (m, d) of a model on a device and compute sums over them.
 
-    The support vectors are the right-hand rows of products with the rows to predict, which ``plan`` lays out. Panels of
-    support vectors stay on the device if they take at most a quarter of the free memory. Otherwise all support vectors
-    pass through one panel in every call. Sums do not depend on that choice. The rows to predict may be clustered. The
-    support vectors are not, since a sum over clusters would need a stored K (GTSVM, section 5.4).
+    A panel is a device buffer of support vectors, the right-hand rows of products with the rows to predict. All panels
+    stay on the device if they take at most a quarter of the free memory. Otherwise the support vectors pass through one
+    panel in every call. Sums do not depend on that choice. Rows to predict may be clustered, but not support vectors: a
+    sum over clusters would need a stored K (GTSVM, section 5.4).
 
     Attributes
     ----------
@@ -207,10 +204,10 @@ class Support:
     precision
         object that tells for which rows float32 is precise enough; the model sets it.
     columns
-        if the support vectors' columns are renumbered, the column of X that each stands for (arrays.renumbered).
+        the column of X for each column of the support vectors if these are renumbered (arrays.renumbered), else None.
 
-    ``ends`` holds the end of each group of support vectors; it is empty for a single group. ``keep`` says whether later
-    calls will follow.
+    ``ends`` holds the end of each group of support vectors; it is empty for a single group. ``keep`` says whether more
+    than one call will follow, so that panels should stay.
     """
 
     precision: RowPrecision | None = None
@@ -240,7 +237,7 @@ class Support:
         stream.finish()
 
     def _loaded(self, stream: Stream, pieces: list[Piece]) -> LoadedPanel:
-        """Lay out the support vectors of some pieces on the device, and copy them into a panel, a new buffer."""
+        """Lay out the support vectors of ``pieces`` on the device, and copy them into a new panel, a device buffer."""
         first, end = pieces[0].which.start, pieces[-1].which.stop
         gram = Gram(stream, layouts.build(stream, self.vectors[first:end], self._single, self.dtype), self.kernel)
         panel = gram.panel(self._capacity)
@@ -293,10 +290,10 @@ class Support:
         return out
 
     def _small_batch(self, stream: Stream, X: Data, problems: int) -> SmallBatchPredictor | None:
-        """Return this thread's small-batch predictor for rows X and ``problems`` problems, or None.
+        """Return this thread's small-batch predictor for rows X and ``problems`` problems, or None if X is unsuitable.
 
-        None means that X has more than MAX_BATCH rows or a layout other than dense, or that the predictor would exceed
-        its share of the memory. The device must also hold the support vectors and have doubles.
+        X must have at most MAX_BATCH rows and the dense layout. The predictor must not exceed its share of the memory.
+        The device must be a real one that holds the support vectors and has doubles.
         """
         (n, d), groups, vectors = X.shape, len(self._ends), len(self._resident) * self._capacity
         if not self._resident or n > MAX_BATCH or stream.profile.wide != "double" or stream.simulated:
@@ -349,9 +346,10 @@ class SmallBatchPredictor:
     """Compute decision values without the intercept for at most MAX_BATCH rows of d features in one call.
 
     ``loads`` are the panels, the device buffers that hold the support vectors. A predictor belongs to one queue and one
-    thread. Its buffers outlive the stream that made them. One buffer holds the norms, the sums and the rows, because a
-    copy of few bytes takes as long as one of many. One copy to the device writes the rows and sets the sums to zero.
-    One copy to the host reads norms and sums.
+    thread. Its buffers outlive the stream that made them.
+
+    One buffer holds the norms, the sums and the rows, because two copies of few bytes take longer than one. One copy to
+    the device writes the rows and sets the sums to zero. One copy to the host reads the norms and the sums.
     """
 
     def __init__(self, stream: Stream, support: Support, loads: Sequence[LoadedPanel], d: int, problems: int) -> None:
@@ -373,7 +371,7 @@ class SmallBatchPredictor:
         self._weights_of = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
         self._written: Vector | None = None  # the coefficients that were last copied to the device
         self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by number of lane groups (V rows)
-        # Build programs here, not under a stream's lock: a fork takes the lock for builds first, and could deadlock.
+        # Build programs here, without the stream's lock. A fork takes the lock for builds first, and could deadlock.
         self._prepare(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
         self._predict(stream, np.zeros((1, d)), np.zeros((problems, m)))

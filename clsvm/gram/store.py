@@ -34,9 +34,9 @@ _AT_A_TIME = 512  # number of rows of K that one product computes
 class RowCache:
     """Cache the rows of K that were computed last, in a ring of slots within a memory limit.
 
-    The device decides which row a slot holds (cl_kernels/solvers/rowcache.cl). The host adds slabs as rows arrive. One
-    outer iteration requests at most ``entries`` rows. If the ring cannot hold so many rows, its capacity is 0. With
-    ``later`` the capacity is 0 until :meth:`reserve` is called.
+    The device decides which row a slot holds (cl_kernels/solvers/rowcache.cl). The host allocates slabs, buffers of
+    equal size, as rows arrive. One outer iteration requests at most ``entries`` rows. If the ring cannot hold so many
+    rows, its capacity is 0. With ``later`` the capacity is 0 until :meth:`reserve` is called.
 
     Attributes
     ----------
@@ -118,9 +118,9 @@ class RowCache:
 class StoredGram(Operator):
     """Compute products with K (n, n) that the device holds whole in ``store``.
 
-    A panel, which names the right-hand rows of a product, is only a list of row numbers here. ``vectors`` is an
-    Operator that computes K from the rows, or None. It computes K among right-hand rows again if that takes less time
-    than gathering these values out of the stored rows.
+    A panel only names the right-hand rows of a product by their positions, unless ``vectors`` is given. ``vectors`` is
+    an Operator that computes K from the rows, or None. :meth:`tile` uses it if computing K among the right-hand rows
+    again takes less time than gathering the values from the stored rows.
     """
 
     whole = True
@@ -164,6 +164,7 @@ class StoredGram(Operator):
         """Add D K(U, X) to the sums c, for the panel's right-hand rows U.
 
         ``update`` holds the weights D and the sums c. ``store`` is ignored, since all values of K are stored already.
+        ``end`` is ignored too: X are always all rows.
         """
         if update:
             size = programs.update_range(self.stream.profile, update.n)
@@ -221,7 +222,7 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     listed = stream.buffer(4 * panel.capacity), stream.buffer(4 * panel.capacity), stream.buffer(4)
     fill(gram, panel, listed, store, every, every, symmetric)
     stream.free(*listed, *panel.buffers())
-    # largest cost of a value of K among right-hand rows: the value is gathered or computed, whichever is cheaper
+    # cost of a value of K(U, U) among right-hand rows: it is gathered (W = 1 costs most) or computed if that is cheaper
     cost = min(programs.gather_cost(profile, n, 1), rows.tile_cost) if tiles else 1.0
     return StoredGram(stream, store, replace(rows, tile_cost=cost), gram.kernel, gram if tiles else None)
 
@@ -238,17 +239,17 @@ def fill(
 ) -> tuple[int, Places]:
     """Compute the rows of K at the ascending positions ``rows`` and write each into its slot of a store.
 
-    ``panel`` holds some of the rows at a time, as the right-hand rows U of a product K(X, U), from the last rows to the
-    first. With ``symmetric``, only the values of a row up to the last row of the panel are computed. Once all panels
-    are done, the other values K[u][v] are copied from K[v][u] (mirror_rows in stored.cl).
+    ``panel`` holds some of the rows at a time, as the right-hand rows U of a product K(X, U). The last rows are taken
+    first. With ``symmetric``, only the leading values of each row are computed, up to the last row of its panel. The
+    other values K[u][v] are copied from K[v][u] at the end (:func:`mirror_rows`).
 
     Arguments:
         listed: buffers for a panel's positions, slots and count.
         slot_of: (n_pad,) slot of each row.
         until: value of time.perf_counter() after which no further panel is started.
 
-    Return the index in ``rows`` of the first row that was computed, and how many leading values of each row are
-    computed rather than copied (n_pad,).
+    Return the index in ``rows`` of the first row that was computed. Return also an array (n_pad,) with the number of
+    leading values of each row that are computed, not copied.
     """
     stream, n, first = gram.stream, gram.rows.n_pad, len(rows)
     ends, unit = np.full(n, n, np.int32), max(programs.SIDE, gram.rows.lanes)
@@ -279,7 +280,7 @@ def mirror_rows(gram: Operator, store: Store, slot_of: Places, ends: Places) -> 
 
 
 def _store(stream: Stream, n_pad: int, dtype: str) -> Store:
-    """Allocate slabs for K (n_pad, n_pad) with row i in slot i."""
+    """Allocate slabs, buffers of equal size, for K (n_pad, n_pad). Row i of K goes to slot i."""
     rows = -(-n_pad // SLABS)
     nbytes = rows * n_pad * np.dtype(dtype).itemsize
     return Store(_all_slabs([stream.slab(nbytes) for _ in range(0, n_pad, rows)]), rows, n_pad, None)
