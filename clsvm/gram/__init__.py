@@ -1,2 +1,1 @@
-"""Compute products with kernel matrices: row layouts, generated programs, the row cache, and sums over support
-vectors."""
+"""Compute products with kernel matrices, by layouts of rows, generated OpenCL programs and a cache of kernel rows."""

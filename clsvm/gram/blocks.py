@@ -4,8 +4,8 @@ X stays in the host's memory or in a memory-mapped file. :func:`products_of` ret
 hold all rows. Otherwise it returns a :class:`BlockGram`, which splits X into blocks of rows. Every product lays out all
 blocks on the device, one after another. Both operators compute values of K with the same bits.
 
-Every second product takes the blocks from last to first. It so begins with the blocks that were read last, which the
-system's page cache still holds. Blocks are laid out in one of three ways:
+Every second product takes the blocks from last to first, because the system's page cache still holds the blocks that
+were read last. Blocks are laid out in one of three ways:
 
     ahead: a thread lays out the next block on its own queue while the caller computes with the current block.
     in turn: each block is laid out, used and freed before the next one.
@@ -42,19 +42,19 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
 
 Block = tuple[slice, Rows]  # a slice of X and its rows on the device
-# ROWS_SHARE: all rows stay on the device if they and the solver's state take at most this share of its free memory.
+# ROWS_SHARE: all rows stay on the device if they and the solver's state take at most this share of the free memory.
 # PLAIN_SHARE: an inverted index is built only if the rows and the index take at most this share of the free memory.
 # SHARE: blocks take at most this share of the device's free memory, and half as much if many passes over X follow.
 # WORKING_SHARE: share of the free memory that a working set may take if X passes through the device in blocks.
 ROWS_SHARE, PLAIN_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.5, 0.7
 # bytes of solver state for each row of X: gradient, coefficient, bounds, and indices in working set and row cache
 STATE_BYTES = 56
-BLOCK = 256 << 20  # largest size in bytes of a block of rows, unless blocks pass through the device many times
+BLOCK = 256 << 20  # largest size in bytes of a block of rows, unless many passes over X follow (UNIFIED, COPIED)
 # UNIFIED: largest size in bytes of a block in each of many passes over X, if the device shares the host's memory.
 # COPIED: largest size in bytes of a block in each of many passes over X, if the device has its own memory.
 UNIFIED, COPIED = 2 << 20, 64 << 20
-MIN_ROWS = 1280  # a block has at least this many rows if memory allows; with fewer, some cores would idle
-# ONE, TWO: a pass over X takes this many times the memory of a block if the device holds one or two blocks at a time.
+MIN_ROWS = 1280  # UNIFIED does not limit blocks to fewer rows than this, with which some cores would idle
+# ONE, TWO: a pass over X takes ONE times the memory of a block if one is on the device at a time, TWO times if two are.
 # COPY: a pass takes this many times the memory of a block if the device holds two blocks and copies of their rows of X.
 ONE, TWO, COPY = 1.1, 3, 5
 ROW_OVERHEAD = 16  # bytes of a row's squared norm and of its index in device order
@@ -62,14 +62,14 @@ UNEVEN = 1.5  # a block of sparse rows has at most this many times the entries o
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
 # cost of laying out one value of a row, in multiply-adds of dense rows: FILLED if a Window packs it, otherwise LAID
 LAID, FILLED = 150, 20
-LARGER = 10 * 64  # most bytes that laid-out rows take additionally because buffer sizes are rounded up to 64 bytes
+LARGER = 10 * 64  # most bytes that rounding each buffer's size up to a multiple of 64 adds to a set of laid-out rows
 SAMPLE = 64  # memory for right-hand rows is estimated from this many rows of X, those with the most nonzeros
 
 
 def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> Operator:
     """Return the operator for products with K over the rows X (n, d).
 
-    The operator is a :class:`Gram` if device memory can hold all rows in the layout of ``plan`` and the solver's state.
+    The operator is a :class:`Gram` if device memory can hold the solver's state and all rows in the layout of ``plan``.
     Otherwise it is a :class:`BlockGram`. Raises ValueError if memory_limit cannot hold a few blocks of rows, and the
     errors of layouts.build.
     """
@@ -92,7 +92,7 @@ class Streamed:
     """Lay out X (n, d) block by block. X is dense or CSR, in memory or memory-mapped.
 
     ``row_extra`` is the number of bytes that the caller allocates for each row of a block. ``again`` says that many
-    passes over X follow: blocks are then smaller, every other pass runs backwards, and rows may be clustered.
+    passes over X follow: blocks are then smaller, every second pass runs backwards, and rows may be clustered.
 
     Attributes
     ----------
@@ -101,14 +101,14 @@ class Streamed:
     arrangement
         the order of clustered rows, or None for the order of X.
     slices
-        the slice of consecutive rows of each block, in the order above. A block has at most ``step`` rows.
+        the slice of each block, which counts rows in the order of ``arrangement``. A block has at most ``step`` rows.
     share
         largest number of bytes of the stream's memory budget that a pass takes.
     near
         whether kernels read rows of X directly in the host's memory.
     ahead
-        whether a thread lays out the next block while the caller uses the current one. Not if ``near`` is true, if X
-        is one block, if memory is too small for two blocks, or if the device is simulated.
+        whether a thread lays out the next block while the caller uses the current one. It does so unless ``near`` is
+        true, X is one block, memory is too small for two blocks, or the device is simulated.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Streamed:
             most = max(UNIFIED, MIN_ROWS * row) if stream.unified else COPIED
         self.arrangement: Arrangement | None = None
         if again and near and plan.kind == CLUSTERED.name:
-            # if clustering the rows would exceed the memory budget, they keep the order of X
+            # the rows keep the order of X if clustering them would exceed the memory budget
             with contextlib.suppress(MemoryLimitError), stream.tentative():
                 self.arrangement = CLUSTERED.arranged(stream, X, plan, dtype)
         self._plan = plan if self.arrangement else self.single
@@ -152,7 +152,7 @@ class Streamed:
         return self.slices[::-1] if self._again and self._passes % 2 == 0 else self.slices
 
     def passing(self) -> AbstractContextManager[Iterator[Block]]:
-        """Return a context with an iterator over all blocks, which yields each block's slice and laid-out rows.
+        """Return a context with an iterator that makes one pass over X and yields each block's slice and laid-out rows.
 
         Requesting the next block frees the current block, and all buffers that the caller made since it got the block.
         The caller must first wait until its queue is idle. Leaving the context, also by an error or Ctrl-C, frees all
@@ -198,7 +198,7 @@ class Streamed:
                     used = made
             finally:
                 # Wait until the worker thread is idle, because the buffers that it fills are freed next.
-                # The executor's shutdown may not wait: before Python 3.13, Ctrl-C can mark a busy thread as ended.
+                # Leaving ``worker`` may not wait: before Python 3.13, Ctrl-C can mark a thread as ended while it works.
                 # A forked process has no worker thread to wait for.
                 if os.getpid() == process:
                     worker.submit(int).result()
@@ -258,7 +258,7 @@ class Window:
         # _cells[g]: number of stored values of the block whose first lane group is g
         self._cells = {of.start: int(before[of.stop] - before[of.start]) for of in groups}
         at = np.concatenate([before[of.start : of.stop] - before[of.start] for of in groups])
-        # kernels read in host memory: the order of the rows, where each lane group's values begin, and its columns
+        # arrays that kernels read in host memory: the order of the rows, and each lane group's first value and columns
         self._where = [_aligned(one) for one in (rows.order, at, *(arranged.groups[1:] if arranged else ()))]
         self._packer = Packer(passing.stream, passing.X.dtype, rows.dtype, centre)
         self._panel_at: dict[int, Buffer] = {}
@@ -350,7 +350,7 @@ class BlockGram(Operator):
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> None:
         self.stream, self.kernel = stream, kernel
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
-        # _rows_stay: whether laid-out right-hand rows stay on the device, because each product copies them again
+        # _rows_stay: whether the device keeps laid-out right-hand rows, since each product copies them to the panel
         self._rows_stay = not layouts.LAYOUTS[streamed.single.kind].shared
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
@@ -431,12 +431,12 @@ class BlockGram(Operator):
                 made.fetched.ids = np.sort(self._longest[:capacity])
                 made.fetched.gram = self._fetch(made.fetched.ids)
             if square:
-                # Make this buffer last: later panels use it too, but ``tentative`` would free it after a later error.
+                # Make this buffer last: later panels use it too, but an error after it was made would free it.
                 self._few.slot(made.capacity)
         return made
 
     def panel_bytes(self, capacity: int) -> int:
-        """Return the largest size in bytes of a panel for ``capacity`` right-hand rows, with the rows' positions.
+        """Return the largest size in bytes of a panel for ``capacity`` right-hand rows and of the rows' positions.
 
         If every product copies laid-out rows into the panel again, the laid-out rows are counted too.
         """
@@ -509,8 +509,8 @@ class BlockGram(Operator):
         """Add D K(U, X) to the sums c, and write K(U, X) into ``store``, in one pass over all blocks of X.
 
         U are the right-hand rows of ``panel``, and X the operator's rows. ``update`` holds the weights D and the sums
-        c. ``store`` or ``update`` may be None. ``end`` is ignored. If the panel has no right-hand rows, no pass is
-        made.
+        c. ``store`` or ``update`` may be None. ``end`` is ignored: X are always all rows. If the panel has no
+        right-hand rows, no pass is made.
         """
         if panel.fetched.count:
             self._each_block(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))

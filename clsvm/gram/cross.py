@@ -50,7 +50,7 @@ from clsvm.opencl.stream import Buffer, Stream
 Vector = NDArray[np.float64]
 # bytes of a tile of K: OF_UNIT for each CPU core with SIMD kernels, OF_DEVICE for a whole GPU with work-group kernels
 OF_UNIT, OF_DEVICE = 8 << 20, 64 << 20
-MIN_TILE_ROWS = 4096  # with work-group kernels a tile of K has at least this many rows, even if they are long
+MIN_TILE_ROWS = 4096  # with work-group kernels a tile of K has at least this many rows, however long a row of K is
 # Constants of OnePass:
 EACH = 4  # number of work-items for each compute unit in a launch
 CACHE = 2 << 20  # bytes of kernel values in a work-item's scratch memory, about as much as a core's cache holds
@@ -169,7 +169,7 @@ class Sums:
         return placed
 
     def forward(self, V: Vector) -> Vector:
-        """Return V K(U, X) (k, n), for V (k, m)."""
+        """Return V K(U, X) (k, n) for the Gram's rows X and the panel's rows U, given V (k, m)."""
         stream, rows = self.gram.stream, self.gram.rows
         stream.write_wide(self._v, self._padded(V))
         T = np.empty((self.k, rows.n_pad))
@@ -179,7 +179,7 @@ class Sums:
         return T[:, rows.position]
 
     def back(self, R: Vector) -> Vector:
-        """Return R K(X, U) (k, m), for R (k, n)."""
+        """Return R K(X, U) (k, m) for the Gram's rows X and the panel's rows U, given R (k, n)."""
         stream, placed = self.gram.stream, self._to_device_order(R)
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
         part_of = np.zeros((self.k, self._ld))
@@ -192,9 +192,10 @@ class Sums:
         return self._read()
 
     def forward_back(self, V: Vector) -> Vector:
-        """Return the transpose of K(X, U)' H K(X, U) V' as (k, m), for V (k, m).
+        """Return the transpose of K(X, U)' H K(X, U) V' as (k, m), given V (k, m).
 
-        H holds a matrix (k, k) for each row of X, which :meth:`set_weights` sets.
+        X are the Gram's rows and U the panel's rows. H holds a matrix (k, k) for each row of X, which
+        :meth:`set_weights` sets.
         """
         stream, rows, at = self.gram.stream, self.gram.rows, self._weights
         stream.write(self._v, self._padded(V).astype(rows.dtype))
@@ -230,7 +231,7 @@ class Sums:
             self._kernels["zero_padding", False]((stop - begin,), None, *given)
 
     def _forward(self, part: RowTile, exact: bool = False) -> None:
-        """Compute K(X, U) V for the rows X of a tile of K. V is read from the buffer ``_v``, the result is in ``_t``.
+        """Compute K(X, U) V for the rows X of a tile of K. The buffer ``_v`` holds V, and ``_t`` receives the result.
 
         With ``exact`` all sums are in wide numbers, which are doubles or pairs of floats.
         """
@@ -245,7 +246,7 @@ class Sums:
         self._kernels["forth", exact]((size,), (local,), *given)
 
     def _add(self, part: RowTile, exact: bool = False) -> None:
-        """Add K' R to the buffer ``_out``. K is one tile, and the buffer ``_r`` holds the rows R that belong to it.
+        """Add K' R to the buffer ``_out``. K is one tile, and the buffer ``_r`` holds one row of R for each row of it.
 
         With ``exact`` all sums are in wide numbers, which are doubles or pairs of floats.
         """
@@ -261,9 +262,9 @@ class Sums:
 class OnePass:
     """Compute K(X, U)' H K(X, U) V in one pass over the rows X, on CPUs. H holds a matrix (k, k) for each row of X.
 
-    A work-item takes BLOCK lane groups (V rows side by side), a few at a time. It computes their values of K in scratch
-    memory that fits in its core's cache. From these values it computes T = K V and then K' H T. The sums of the
-    work-items are added in the order of the rows, so the result has the same bits for any number of work-items.
+    A work-item takes BLOCK lane groups (V rows of X side by side), a few at a time. It computes K for these rows in
+    scratch memory that fits in its core's cache, then T = K V, and then K' H T. The sums of the work-items are added in
+    the order of the rows, so the result has the same bits for any number of work-items.
     """
 
     def __init__(self, gram: Gram, panel: Panel, k: int, made: Variant, scratch: Sequence[int], items: int) -> None:
@@ -316,7 +317,7 @@ MAX_COPY = 64 << 20  # largest size in bytes of the kernel values that are copie
 
 
 def _checked(X: Any, name: str) -> Any:
-    """Check the rows X as scikit-learn's check_array does. Error messages call them ``name``."""
+    """Return the rows X, checked and converted by scikit-learn's check_array. Error messages call X ``name``."""
     with naming(name):
         return check_array(arrays.checked(X, name), accept_sparse="csr", dtype=_DTYPES, input_name=name)
 
@@ -410,7 +411,7 @@ def kernel_matrix(
 
 
 def _fill(stream: Stream, kernel: Kernel, plan: Plan, dtype: str, X: Data, Y: Data, out: NDArray[Any]) -> None:
-    """Write K(X, Y) into ``out``, for some rows of X and some rows of Y at a time."""
+    """Write K(X, Y) into ``out``, one block after another, so that the rows of a block fit in the memory budget."""
     itemsize, budget = np.dtype(dtype).itemsize, (stream.limit - stream.allocated) // 4
     step = whole_tiles(min(CHUNK, budget) // layouts.row_bytes(plan, X, itemsize))
     row = layouts.row_bytes(plan, Y, itemsize) + min(step, X.shape[0]) * itemsize

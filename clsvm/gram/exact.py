@@ -77,7 +77,7 @@ def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
 
 
 def of_precomputed(K: Any) -> Exact:
-    """Return a function that computes rows of K b for a precomputed kernel matrix K, given row numbers and b."""
+    """Return a function that computes rows of K b for a precomputed matrix K, given row numbers and coefficients b."""
     return lambda rows, b: (K[rows] @ b.T).T
 
 
@@ -118,7 +118,7 @@ def symmetric_sums(
 def _symmetric(gram: Gram, b: Vector) -> Vector:
     """Return b K (problems, n) for coefficients b (problems, n), computing only half of the symmetric K of ``gram``.
 
-    The layout of ``gram`` must keep the caller's order of rows. The caller's Stream.scratch frees the buffers. Raises
+    The layout of ``gram`` must keep the caller's order of rows. The caller frees the buffers, by Stream.scratch. Raises
     MemoryLimitError if the memory budget cannot hold one block of rows.
     """
     stream, rows, problems = gram.stream, gram.rows, len(b)
@@ -218,7 +218,7 @@ def _in_float64(
 class HostBlocks:
     """Compute blocks of K (n, n) in float64 on the host. X holds the rows (n, d), or K itself for a precomputed kernel.
 
-    If ``whole`` is set, all of K is computed and stored once the requested blocks have n^2 values in total. Distances
+    If ``whole`` is set, all of K is computed and stored once the requested blocks sum to n^2 values. Distances
     are sums of (x_j - y_j)^2, so that for dense rows a value of K has the same bits in every block.
 
     If ``whole`` is not set, ``centre`` (d,) is subtracted from the rows, and distances are computed from norms and
@@ -241,7 +241,7 @@ class HostBlocks:
         return np.asarray(self._K[np.ix_(rows, columns)], np.float64)
 
     def _between(self, kernel: Kernel, X: Any, Y: Any) -> NDArray[np.float64]:
-        """Return K(X, Y). Distances from norms are computed for a few rows at a time, to stay in a CPU cache."""
+        """Return K(X, Y). If distances follow from norms, a few rows are taken at a time, to stay in a CPU cache."""
         if self._whole or "sqdist" not in kernel.spec.expression.names:
             return kernel(X, Y)
         X, Y, _ = both_dense(centred(X, self._centre), centred(Y, self._centre))

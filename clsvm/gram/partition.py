@@ -2,8 +2,8 @@
 
 Columns: the densest columns are stored densely, zeros included, and the others as sparse entries. A column is stored
 densely if it is then read faster, by the profile's costs (:class:`Gain`). Columns are numbered by falling density, so
-that columns which are read often stand together. Reference: Xie et al. 2023 (BoostSVM), whose rules stop at fixed
-densities.
+that columns which are read often stand together. Reference: Xie et al. 2023 (BoostSVM), whose limits of density are
+fixed numbers.
 
 Clusters: rows of a cluster are nonzero in similar columns. The device takes one row after another. A row joins the
 active cluster S for which the fewest additional zeros must be stored. Let Jx be the columns in which the row is not 0,
@@ -147,7 +147,7 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
     return dense, sp.csr_matrix((data, columns, indptr), shape=(n, d - made.dense))
 
 
-ACTIVE = 64  # number of active clusters, which are the clusters that a row can join (the paper's default)
+ACTIVE = 64  # number of active clusters, which are the clusters that a row can join; the default of GTSVM
 _GROUP = 64  # number of work-items of a work-group that assigns rows to clusters
 _LANES = 16  # number of active clusters whose bit sets of columns are stored side by side
 EXCESS = 0.85  # columns in which a row is 0 but its cluster is not, relative to their number for a group of sorted rows
@@ -195,9 +195,9 @@ def cluster(
     X is a C-contiguous float32 or float64 array, or CSR with int32 indices.
 
     ``active`` is the number of clusters that a row can join, None for all of them. ``order`` is the order in which rows
-    join clusters: "random" as in GTSVM, "sorted" by similarity, None for the better of both. Pieces of sorted rows are
-    clustered in parallel. Entries of dense rows that equal ``centre`` (d,) count as zero. Clusters of given rows are
-    equal on all devices with the same profile.
+    join clusters: "random" as in GTSVM, or "sorted" by similarity. None means "sorted" if there are many clusters.
+    Pieces of sorted rows are clustered in parallel. Entries of dense rows that equal ``centre`` (d,) count as zero.
+    Clusters of given rows are equal on all devices with the same profile.
 
     Raises ValueError if the cost of joining a cluster could exceed 31 bits, or if the memory budget cannot hold one bit
     for each value of X.
@@ -228,7 +228,7 @@ def _words(d: int) -> int:
 
 
 def _patterns(stream: Stream, X: Any, centre: NDArray[np.float64] | None) -> Buffer:
-    """Return bit sets (n, words) uint32 on the device, one for each row of X.
+    """Return a device buffer (n, words) of uint32 with a set of d bits for each row of X (n, d).
 
     Bit j of row i is set if X[i, j] is not 0; for dense X with a ``centre``, if X[i, j] differs from centre[j].
     """
@@ -285,9 +285,9 @@ def _sorted(patterns: NDArray[np.uint32], d: int) -> NDArray[np.intp]:
 
 
 def by_pattern(bits: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the order that sorts rows of 0 and 1, which have at most 32 columns.
+    """Return the order that sorts the rows of ``bits``, which are 0 or 1 in each of at most 32 columns.
 
-    Rows are compared by the first column first. Equal rows keep their order.
+    The first column counts most. Equal rows keep their order.
     """
     weights = np.uint32(1) << np.arange(bits.shape[1], dtype=np.uint32)[::-1]
     return np.argsort(bits.astype(np.uint32) @ weights, kind="stable")

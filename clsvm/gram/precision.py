@@ -70,7 +70,7 @@ def _least(numbers: Vector) -> float:
 
 
 def measures(kernel: Kernel, X: Data, plan: Plan) -> Measures:
-    """Subtract the plan's centre from the rows X (n, d), and return their sizes and extreme entries, on the host."""
+    """Return the Measures of the rows X (n, d) less the plan's centre. The host computes them."""
     step = max(1, (1 << 22) // max(1, X.shape[1]))
     found = [(np.zeros(0), np.zeros(0), np.zeros(0))]
     for start in range(0, X.shape[0], step):
@@ -159,14 +159,14 @@ def scales(
 
 
 def measured(stream: Stream, rows: Rows, kernel: Kernel, X: Data, plan: Plan) -> Measures:
-    """Return the Measures of ``rows``, which are on a device and equal the rows X on the host.
+    """Return the Measures of the rows X, which ``rows`` holds on a device.
 
-    The measures are the squared norms on the device. For element-wise kernel functions, and if a norm is so small that
-    squares of entries may have underflowed, the host computes the measures from X.
+    They are read from the device, which has the squared norms. For element-wise kernel functions, and if a norm is so
+    small that squares of entries may have underflowed, the host computes them from X.
     """
     eps, floor = float(np.finfo(rows.dtype).eps), underflow(rows.dtype, X.shape[1])
     found: Vector = stream.read(rows.xx, rows.dtype, rows.n_pad)[rows.position].astype(np.float64)
-    # Squares that underflow count as 0 in the device's norms. If a norm is too small to be sure, the host computes all.
+    # Squares that underflow count as 0 in a device's norm. If a norm is so small that this matters, the host computes.
     if kernel.spec.element or found.min(initial=np.inf) * eps < floor:
         return measures(kernel, X, plan)
     return Measures(found, found[:0], found[:0])
@@ -184,8 +184,8 @@ class RowPrecision:
     Measures beyond the extremes of the support vectors are rounded to numbers 2^(i / 8) with a whole i, so that few
     different extents need a test.
 
-    ``span`` is the extent of the support vectors, and ``weight`` the largest sum of absolute coefficients of a decision
-    function. ``d`` is the number of terms in an inner product.
+    ``span`` is the extent of the support vectors. ``weight`` is the sum of a decision function's absolute coefficients,
+    the largest if there are several functions. ``d`` is the number of terms in an inner product.
 
     Attributes
     ----------

@@ -33,7 +33,7 @@ from clsvm.opencl.contexts import Kernel as DeviceKernel
 from clsvm.opencl.stream import ALIGNMENT, Buffer, Stream
 
 Slots = dict[int, Buffer]
-# Largest cost of a GPU launch, in multiply-adds of dense rows. A small GPU makes 5e11 a second: a launch takes 0.2 s.
+# largest cost of a GPU launch, in multiply-adds of dense rows; a small GPU makes 5e11 a second, so this takes 0.2 s
 # A driver may reset a GPU that also draws the screen if a launch takes 2 s.
 MAX_LAUNCH = 1e11
 PASSING = 8 << 20  # largest size in bytes of a temporary store of kernel values, so that a CPU cache holds the store
@@ -200,8 +200,8 @@ class Operator(Protocol):
         """Add D K(U, X) to the sums c, and write K(U, X) into ``store``.
 
         U are the panel's right-hand rows, and X the operator's rows. ``update`` holds the weights D and the sums c.
-        ``store`` or ``update`` may be None. A positive ``end`` limits the product to the rows of X before position
-        ``end``, which must be a whole number of lane groups.
+        ``store`` or ``update`` may be None. A positive ``end`` says that the caller needs the product only for the rows
+        of X before position ``end``, a multiple of V (the number of rows in a lane group).
         """
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:

@@ -38,8 +38,8 @@ CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANEL if it is kept, PASSING if refilled
 MIN_PANEL = 512  # smallest number of support vectors in a buffer that is refilled, since each filling has a cost
 ALL = slice(None)  # select every group of support vectors
-SECTIONS = 16  # for at least this many pieces of support vectors, building a program for one joint launch pays
-WEIGHTS = 8 << 20  # largest bytes of the coefficients on the device at a time, unless one piece of vectors has more
+SECTIONS = 16  # from this many pieces of support vectors on, one launch for all is worth building a program for it
+WEIGHTS = 8 << 20  # largest size in bytes of the coefficients on the device at a time, unless a single piece has more
 ROW_OVERHEAD = 24  # bytes of a row's squared norm and of its index in device order
 MAX_BATCH = 64  # largest number of rows in a small batch, on every device a multiple of V (rows stored side by side)
 SHARE = 1 / 128  # largest share of the memory budget that a small-batch predictor takes
@@ -314,7 +314,7 @@ class Support:
         return range(len(self._ends))[groups]
 
     def vectors_of(self, among: slice, coefficients: Vector) -> tuple[Data, Vector, Sequence[int]]:
-        """Return the support vectors of the selected groups, their coefficients, and the end of each group."""
+        """Return the support vectors of the selected groups, their coefficients, and the end of each group in them."""
         groups = self.among(among)
         cuts = (0, *self._ends)[groups.start : groups.stop + 1]
         some = slice(cuts[0], cuts[-1])
@@ -371,7 +371,7 @@ class SmallBatchPredictor:
         self._weights_of = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
         self._written: Vector | None = None  # the coefficients that were last copied to the device
         self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by number of lane groups (V rows)
-        # Build programs here, without the stream's lock. A fork takes the lock for builds first, and could deadlock.
+        # Build programs here, without the stream's lock: a fork takes the build lock before it, and could deadlock.
         self._prepare(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
         self._predict(stream, np.zeros((1, d)), np.zeros((problems, m)))
@@ -407,7 +407,7 @@ class SmallBatchPredictor:
     def _prepare(self, groups: int) -> None:
         """Prepare the launches that predict ``groups`` lane groups of V rows.
 
-        They pack the rows, compute their norms, and sum K over the support vectors.
+        The launches pack the rows, compute the rows' norms, and sum K over the support vectors.
         """
         if groups in self._launches:
             return

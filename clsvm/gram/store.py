@@ -27,7 +27,7 @@ from clsvm.opencl.stream import Buffer, Stream
 from clsvm.threads import check_interrupt
 
 Places = NDArray[np.int32]
-_WHOLE = 16  # lengths of rows and of working sets are multiples of 16, the largest SIMD width of any dtype
+_WHOLE = 16  # the length of a row of K and the size of a working set are multiples of 16, the largest SIMD width
 _AT_A_TIME = 512  # number of rows of K that one product computes
 
 
@@ -182,7 +182,7 @@ def nbytes(n: int, dtype: str) -> int:
 
 
 def needed_bytes(gram: Operator) -> int:
-    """Return the number of bytes that :func:`computed` allocates for K and for the buffer of rows U of K(X, U)."""
+    """Return the number of bytes that :func:`computed` allocates for K and a panel, the buffer of right-hand rows."""
     return nbytes(gram.rows.n_pad, gram.rows.dtype) + gram.panel_bytes(_AT_A_TIME)
 
 
@@ -210,8 +210,8 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     ``tiles`` says whether K(U, U) among the right-hand rows U of a product K(X, U) may be computed again where that is
     cheaper than gathering the values from K.
 
-    SIMD-style devices, which are CPUs, compute half of K and mirror it if values are costly. Mirroring also
-    keeps K symmetric: K(x, y) and K(y, x) of element-wise sums over sparse rows can differ in the last bit.
+    SIMD-style devices, which are CPUs, compute half of K and mirror it if values are costly. Mirroring also keeps K
+    symmetric: K(x, y) and K(y, x) of element-wise sums over sparse rows can differ in the last bit.
 
     Raises ValueError and DeviceError as :func:`precomputed` does.
     """
@@ -222,7 +222,7 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     listed = stream.buffer(4 * panel.capacity), stream.buffer(4 * panel.capacity), stream.buffer(4)
     fill(gram, panel, listed, store, every, every, symmetric)
     stream.free(*listed, *panel.buffers())
-    # cost of a value of K(U, U) among right-hand rows: it is gathered (W = 1 costs most) or computed if that is cheaper
+    # cost of a value of K(U, U) among right-hand rows U: that of computing or of gathering it, whichever is cheaper
     cost = min(programs.gather_cost(profile, n, 1), rows.tile_cost) if tiles else 1.0
     return StoredGram(stream, store, replace(rows, tile_cost=cost), gram.kernel, gram if tiles else None)
 

@@ -66,7 +66,7 @@ def _try_units(stream: Stream) -> Found:
 def measure_units(stream: Stream, one: Units) -> float:
     """Compare the matrix units with float64: inner products of random rows, and weighted sums of inner products.
 
-    Return the largest error, divided by the norms of the two rows. Raises BuildError and DeviceError.
+    Return the largest error, divided by the product of the two rows' norms. Raises BuildError and DeviceError.
     """
     rng, linear = np.random.default_rng(0), make("linear")
     X = rng.normal(size=(ROWS, FEATURES)).astype(np.float32)
