@@ -1,23 +1,20 @@
-// Compute sums over a stored tile of the kernel matrix K(X, U), for several outputs p.
-// The tile has the values of all right-hand rows u of U, and of ``rows`` rows of X from row ``first`` on. K[u][i] is
-// the kernel value of row u of U and row first + i of X. Row u of the tile starts at K + u * ld.
+// Multiply a stored tile of the kernel matrix K(X, U) by vectors, for several outputs p.
+// K[u][i], at K + u * ld + i, is the kernel value of row u of U and row first + i of X. The tile has all rows u, and
+// ``rows`` rows i.
 //   forth         t[p][i] = sum_u v[p][u] * K[u][i],   with coefficients v
-//   residual      r[p][i] = w[p][first + i] * (t[p][i] - z[p][first + i]), rounded to real; w are weights, z targets
+//   residual      r[p][i] = w[p][first + i] * (t[p][i] - z[p][first + i]),   with weights w and targets z
 //   coupled       r[p][i] = w[0][first + i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]), with P[p] = shares[p][first + i]
 //   back          out[p][u] += sum_i K[u][i] * r[p][i]
-//   zero_padding  K[u][i] = 0 if row first + i of X is in ``listed``. The list has X's padding rows, for which the
-//                 kernel function may be infinite.
+//   zero_padding  K[u][i] = 0 for the padding rows of X, where the kernel function may be infinite. ``listed`` has
+//                 their row numbers first + i.
 //   add_parts     out[j] += sum_s parts[s * size + j],   over the work-items s of forward_back_lanes_simd.mako
-// Arguments: there are count[0] right-hand rows and ``problems`` outputs.
-// For each output, v and out have ``capacity`` numbers in memory, t and r have ``ld``, and w, z and shares have n.
-// With per_output = 0, one row of w serves all outputs. If z is null, z is 0.
-// FORTH, LINE, ROWS_EACH, OUT and RUN are constants. A vector has V lanes, and a work-group has WG items.
-// SIMD style: a work-item of forth takes FORTH vectors of V rows i, and goes through all rows u. A work-item of back
-// takes ROWS_EACH rows u, and goes through all rows i.
-// Work-group style: a group of forth takes LINE rows i. WG / LINE items share each row i, and divide the
-// rows u among them. A group of back takes ROWS_EACH rows u, and its items divide the rows i among them. Consecutive
-// items read consecutive rows i. The items' sums are added in local memory.
-// forth and back take up to OUT outputs at a time, so that each value of K that is read serves all of them.
+// Arguments: count[0] is the number of rows u, and ``problems`` the number of outputs.
+// An output has ``capacity`` numbers in v and out, ld numbers in t and r, and n numbers in w, z and shares.
+// If per_output is 0, all outputs use row 0 of w. If z is null, all targets are 0.
+// SIMD style: a work-item of forth computes FORTH vectors of V rows i. A work-item of back computes ROWS_EACH rows u.
+// Work-group style: a work-group of forth computes LINE rows i. Each row i has WG / LINE work-items, which divide the
+// rows u among them. A work-group of back computes ROWS_EACH rows u, and its items divide the rows i among them.
+// forth and back compute OUT outputs at a time, so that each value of K is read once for OUT outputs.
 // Precision: RUN terms are summed in ``real``, the type of K. These sums are added in a wide type: a double, or a pair
 // of floats. With EXACT all numbers and sums but K are wide.
 #ifndef ROWS_EACH
@@ -177,7 +174,7 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 #define WIDE(sum) wide_of(sum)
 #endif
 
-// Compute t[p][i] = sum_u v[p][u] * K[u][i] for ``outputs`` outputs, the first of them p, and LINE rows i.
+// Compute t[q][i] = sum_u v[q][u] * K[u][i] for the outputs q = p .. p + outputs - 1, and for LINE rows i.
 // A work-item sums over the right-hand rows u = begin .. end - 1 for one row i. Then the sums of the WG / LINE
 // work-items of each row are added.
 #define FORWARD(outputs)                                                                                             \
@@ -206,8 +203,8 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
     barrier(CLK_LOCAL_MEM_FENCE);                                                                                    \
   }
 
-// Compute out[p][u] += sum_i K[u][i] * r[p][i] for ``outputs`` outputs, the first of them p, and for the
-// ROWS_EACH right-hand rows u, u + 1, ...
+// Compute out[q][u] += sum_i K[u][i] * r[q][i] for the outputs q = p .. p + outputs - 1, and for ROWS_EACH right-hand
+// rows u.
 // Work-item lid sums over the rows i = lid, lid + WG, ... Then the WG sums for each right-hand row are added in two
 // steps: LINE work-items add WG / LINE sums each, and one work-item adds the LINE results.
 #define BACK(outputs)                                                                                                \

@@ -1,8 +1,8 @@
-// Pack rows of 0 and 1 into lane groups g of V rows, with a bit for each feature j, and count each row's features:
-//   bit j % B of values[at[g] + (j / B) * V + lane] = (x_ij != 0),   xx[i] = sum_j x_ij
-// Words have B bits, as many as a value of type real. x_i is row order[g * V + lane] - row0 of X.
-// A row number order[...] < 0, or outside row0 .. row0 + rows - 1, marks a padding row, whose words become 0.
-// Row i of X starts at X + begin + i * d.
+// Pack rows of 0 and 1 into words of B bits, with a bit for each feature j, and count each row's ones.
+// A lane group has V rows side by side. Lane ``lane`` of lane group g has row i = order[g * V + lane] - row0 of X:
+//   bit j % B of values[at[g] + (j / B) * V + lane] = x_ij,   xx[g * V + lane] = sum_j x_ij
+// B is 64 if kernel values are doubles, else 32. j / B is rounded down. Row i of X starts at X + begin + i * d.
+// A lane with order[...] < 0, or with a row i outside 0 .. rows - 1, is padding: its words become 0.
 // Launch (V, groups): a work-item packs one row. Consecutive items write consecutive words.
 #ifndef INPUT
 #define INPUT float  // type of the caller's values

@@ -1,5 +1,5 @@
 // Put rows that have similar nonzero columns into clusters, greedily in one pass over the rows.
-// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011), where ``max`` is a misprint of ``min``.
+// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011), in which ``max`` is a misprint of ``min``.
 // A row's pattern is a bit set in words of 32 bits: bit j of word w stands for column 32 * w + j.
 //   pattern_dense, pattern_csr   compute the patterns of rows
 //   assign                       puts rows into clusters
@@ -57,9 +57,9 @@ inline int lowest(int16 v) {
 }
 #endif
 
-// Return the slot of the cluster that row x joins at the lowest cost; of equal costs the first slot.
-// With Jx the set of the row's nonzero columns, and JS the set of the columns in which the cluster has nonzeros,
+// Return the slot of the cluster that row x joins: the slot of lowest cost, and of equal costs the first slot.
 //   cost = (rows in the cluster) * |Jx \ JS| + |JS \ Jx|
+// Jx is the set of the row's nonzero columns. JS is the set of columns in which a row of the cluster has a nonzero.
 inline int nearest(const int words, const int k, global const uint *restrict x, global const uint *restrict unions,
                    global const int *restrict slots, local int *costs, local int *at) {
   int length = 0;
@@ -104,10 +104,10 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 
 // Assign rows to clusters of ``size`` rows. Work-group p, or SIMD work-item p, fills ``share`` clusters: the clusters
 // with the indices p * share, p * share + 1, ...
-// At most ``active`` of these clusters are active at a time. An active cluster is stored in a slot. When a cluster is
-// full, the next cluster takes its slot.
-// The rows walk[p * share * size], walk[p * share * size + 1], ... are taken one after another. Each row joins the
-// active cluster of least cost (nearest).
+// ``walk`` lists all n rows in the order in which they are assigned. Work-group p takes the rows from
+// walk[p * share * size] on, one after another. Each row joins the active cluster of least cost (nearest).
+// At most ``active`` of the work-group's clusters are active at a time, each in a slot. When a cluster is full, the
+// next cluster takes its slot.
 // order[c * size ...] receives the rows of cluster c. If the cluster is not full, the other entries stay unchanged.
 // filled[c] receives the union of the patterns of the cluster's rows.
 kernel OF_GROUP void assign(const int n, const int words, const int size, const int active, const int k,

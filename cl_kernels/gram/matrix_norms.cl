@@ -1,8 +1,8 @@
-// Compute the squared norms xx[i] = <x_i, x_i> of rows by matrix units (mma.cl, mfma.cl).
+// Compute the squared norms xx[group0 * V + i] = <x_i, x_i> of rows by matrix units (mma.cl, mfma.cl).
 // The operations are those of the inner products in gram_matrix_workgroup.mako, in the same order. So the distance
 // |x|^2 + |x|^2 - 2 <x, x> of a row from itself is exactly 0.
-// Rows have d features and are stored in lane groups of V rows. ``values`` begins with lane group group0:
-//   x_i[j] = values[((i / V) * d + j) * V + i % V],   where row i = 0 is the first row of group0
+// Rows have d features and are stored in lane groups of V rows. Row i = 0 is the first row of lane group group0:
+//   x_i[j] = values[((i / V) * d + j) * V + i % V],   with i / V rounded down
 // Work-items: a work-group is one warp. It multiplies FRAGMENT_ROWS rows with one another and keeps the diagonal.
 kernel __attribute__((reqd_work_group_size(WARP, 1, 1))) void norms(
     const int d, global const float *restrict values, const int group0, global float *restrict xx) {

@@ -1,8 +1,8 @@
 // Multiply parts of matrices by AMD's matrix units (v_mfma_f32_32x32x2f32), in float32:
 //   sums[u][x] += sum_j u[j] * x[j],   over 2 features j, for 32 rows x and 32 right-hand rows u of K(X, U)
-// A fragment is the part of a matrix that one instruction reads. The 64 work-items of a wavefront hold it together.
-// The layout of the fragments is that of AMD's CDNA manual, with the rows x as the manual's matrix A. So a work-item
-// has sums of four neighbouring rows x.
+// A fragment is the part of a matrix that one instruction reads. The 64 work-items of a wavefront hold it together, in
+// the layout of AMD's CDNA manual. The rows x are the manual's matrix A, so that every four consecutive sums of a
+// work-item belong to neighbouring rows x.
 // EMULATED computes the same sums in OpenCL C. All items of a work-group then call ``multiplied`` together, and
 // exchange their values through local memory.
 #define WARP 64  // work-items that hold a fragment together

@@ -1,16 +1,15 @@
 // Multiply parts of float32 matrices by NVIDIA's matrix units (mma.sync m16n8k8), which multiply tf32 numbers:
 //   sums[u][x] += sum_j u[j] * x[j],   over 8 features j, for 8 rows x and 16 right-hand rows u of K(X, U)
-// Each float32 number is split into two tf32 numbers of 11 bits, high and low. high is the number rounded to 11 bits
-// (to nearest, halves away from 0). low is the number minus high, rounded in the same way. Then three products of tf32
-// numbers replace each product:
-//   u[j] * x[j] = low_u * high_x + high_u * low_x + high_u * high_x,   with an error of at most 2^-21 * |u[j] * x[j]|
-// The error consists of the omitted product low_u * low_x (2^-22) and of the rounding of low (2^-23 for each factor).
+// Each float32 number is split into two tf32 numbers with 11 significant bits. ``high`` is the number, rounded to
+// nearest (halves away from 0). ``low`` is the number minus high, rounded in the same way. Three products of tf32
+// numbers then replace each product, with an error of at most 2^-21 * |u[j] * x[j]|:
+//   u[j] * x[j] = low_u * high_x + high_u * low_x + high_u * high_x
 // The units truncate sums instead of rounding them. To limit this error, they add only the products of eight features.
 // Ordinary float32 additions add these sums.
 // A fragment is the part of a matrix that one instruction reads. The 32 work-items of a warp hold it together, in the
 // layout of the PTX manual.
 // EMULATED computes the same in OpenCL C. All items of a work-group then call ``multiplied`` together, and exchange
-// their values through local memory. EMULATED clears the bits that the units ignore, and truncates each exact sum once.
+// their values through local memory.
 #define WARP 32  // work-items that hold a fragment together
 #define FRAGMENT_ROWS 8
 #define FRAGMENT_VECTORS 16

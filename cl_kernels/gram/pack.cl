@@ -1,8 +1,8 @@
 // Pack rows of X into lane groups g of V rows, where the V values of a feature are side by side:
-//   values[at[g] + j * V + lane] = X[order[g * V + lane] - row0][J[j]] - centre[J[j]],   with one rounding
+//   values[at[g] + j * V + lane] = X[i][J[j]] - centre[J[j]],   with i = order[g * V + lane] - row0
 // J lists the features of lane group g: columns[columns_at[g] ...], or all d features if ``dense`` is set.
-// A row number order[...] < 0, or outside row0 .. row0 + rows - 1, marks a padding row, whose values become 0.
-// Row i of X starts at X + begin + i * d.
+// The difference is rounded once. Row i of X starts at X + begin + i * d.
+// A lane with order[...] < 0, or with a row i outside 0 .. rows - 1, is padding: its values become 0.
 // Launch (S, groups): work-item s of a lane group takes the features J[s], J[s + S], ...
 // Consecutive items of a work-group read consecutive columns of X. SIMD launches have S = 1.
 #ifndef INPUT

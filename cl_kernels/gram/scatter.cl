@@ -5,13 +5,13 @@
 // line_of[j] is ``base`` plus the line of feature j. line_of is not cleared between blocks. Numbers from earlier blocks
 // are at most ``base``, and so give line 0.
 // Right-hand row u is CSR row rows[u]. It is zero if rows[u] < 0 or u >= count[0].
-// The rows can also have dense_columns columns outside CSR, with all values in the buffer ``dense``. They are numbered
-// separately: column k has line 1 + k of the block. The lines of the features j of CSR entries follow.
+// The rows can also have dense_columns columns outside CSR, with all values in the buffer ``dense``. Column k of these
+// has line 1 + k of the block. The lines of the CSR features j follow.
 // Launch (UB, S): work-item (l, s) takes the entries s, s + S, ... of right-hand row u = first + l.
 // Three kernels run one after another:
-//   mark    gives each feature a line, and sets the line to zero. If ``by_entry`` is 1, all entries of the block's rows
-//     are numbered, and a feature's line is the number of one of its entries. Otherwise it is the number of the
-//     feature. The host chooses the way that needs fewer lines.
+//   mark    gives each feature a line, and sets the line to zero. If by_entry is 0, feature j has line
+//     1 + dense_columns + j. If by_entry is 1, the CSR entries of the block's rows are counted, and the count at one of
+//     a feature's entries replaces 1 + j. The host chooses the way that needs fewer lines.
 //   fill    writes the entries' values to the lines, and the norms uu
 //   copy_dense  block[(1 + k) * UB + u - first] = dense[rows[u] * dense_columns + k],   for columns k of ``dense``
 #ifndef INDEX

@@ -1,19 +1,18 @@
 // Copy, complete and multiply rows of the n x n kernel matrix K that are stored on the device.
-// Row i of K is in slot slot_of[i], or in slot i if slot_of is null. A row without a slot has slot_of[i] = -1. A slot
-// is a part of ``ld`` values of a buffer (slab) with slab_rows slots. STORED_ROW gives the address of a slot.
-//   gather_tile  Q[u][v] = K[rows[u]][rows[v]] for v >= reused, or 0 if a row number is -1 or row rows[u] has no slot
-//   mirror_rows  K[u][v] = K[v][u] for v >= ends[u]
-//   add_between  c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
-// gather_tile: Q is a tile of capacity x capacity values. Its first ``reused`` columns are left unchanged.
-// With ``symmetric`` set, a row u >= reused gets only the columns v = reused .. u. The kernel ``mirror`` of carry.cl
-// then fills in its other columns, since Q is symmetric.
-// In work-group style, V work-items take a row u of Q (V is a constant of the device). Consecutive items write
-// consecutive values. In SIMD style one work-item takes a whole row u.
-// mirror_rows: only the first ends[u] columns of row u are stored before. ends[u] is n, or a multiple of SIDE = 16.
-// Row v must have at least its columns 0 .. v. The last n % SIDE rows must have all columns.
-// The kernel exists in SIMD style only, with one work-item for each SIDE rows u. The work-item copies blocks of K with
-// SIDE x SIDE values, so that reads and writes take whole cache lines.
-// add_between: right[k] are row numbers, and D[k] the factors of these rows. There is one work-item for each u.
+// Row i of K is in slot slot_of[i] (STORED_ROW), or in slot i if slot_of is null. A row that is not stored has
+// slot_of[i] = -1. A slot has ``ld`` values, and a buffer (slab) has slab_rows slots.
+// gather_tile copies kernel values to a tile Q of capacity x capacity values:
+//   Q[u][v] = K[rows[u]][rows[v]] for v >= reused, or 0 if rows[u] or rows[v] is -1 or row rows[u] is not stored
+// If ``symmetric`` is set, a row u >= reused gets only the columns v = reused .. u. The kernel ``mirror`` of carry.cl
+// fills in its other columns. Work-items: V of them take a row u of Q, and write consecutive values. In SIMD style one
+// work-item takes a row u.
+// mirror_rows completes rows of which only the first ends[u] columns are stored, by symmetry:
+//   K[u][v] = K[v][u] for v >= ends[u]
+// ends[u] is n or a multiple of SIDE = 16. Row v must have its columns 0 .. v, and the last n % SIDE rows all columns.
+// Only SIMD style has this kernel. A work-item completes SIDE rows u, in blocks of SIDE x SIDE values, so that reads
+// and writes take whole cache lines.
+// add_between multiplies values of K by factors D, with a work-item for each u. It needs row i of K in slot i:
+//   c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
 #define SIDE 16
 
 kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,

@@ -1,13 +1,13 @@
-// Compute the Cholesky factor U of a diagonal block S (b, b) of the matrix C, with U' U = S, in place:
+// Compute the Cholesky factor U of a diagonal block S (b, b) of the matrix C, with U' U = S. U replaces S:
 //   S[i][j] = C[at + i * ld + j],   j >= i,   where ``at`` is the offset of the block and ld the length of a row of C
 // Row k is divided by the square root of its pivot S[k][k]. Its outer product with itself is then subtracted from all
 // rows below it. Numbers below the diagonal have no meaning afterwards.
-// Work-items: one work-group factors the block. Its items share the entries of the rows below row k, on and above the
-// diagonal. Consecutive items write consecutive columns.
+// Work-items: one work-group factors the block. Its items divide the entries to update, those on and above the diagonal
+// in the rows below row k. Consecutive items write consecutive columns.
 // SIMD: one work-item factors the block, in vectors of V numbers. In each row it starts at the vector that contains the
-// diagonal entry. Arguments: ``first`` is the number of the block's first row in C.
-// At the first pivot i that is not positive and finite, the kernel stops, and failed[0] becomes 1 + first + i.
-// The kernel does nothing if failed[0] is not 0 before.
+// diagonal entry.
+// At the first pivot i that is not positive and finite, the kernel stops, and failed[0] becomes 1 + first + i, where
+// ``first`` is the number of the block's first row in C. If failed[0] is not 0 before, the kernel does nothing.
 kernel OF_GROUP void factor(global real *C, const long at, const long ld, const int b, const int first,
                    global int *restrict failed) {
   global real *S = C + at;

@@ -1,9 +1,8 @@
 // Solve U' x = c by forward substitution, for an upper triangle U (b, b) and each column c of the matrix C:
 //   x_u = (c_u - sum_{l < u} U[l][u] * x_l) / U[u][u],   with U[l][u] = values[at + l * down + u * right]
-// c has the rows k0 .. k0 + b - 1 of C, and a row of C has ld numbers.
-// x replaces c. It is also written to the array X, in lane groups of V columns:
-//   X[(g * length + k0 + u) * V + lane] = x_u of the column that is lane ``lane`` of lane group g
-// A column of X has ``length`` unknowns.
+// c is the part of the column in the rows k0 .. k0 + b - 1 of C. A row of C has ld numbers. x replaces c.
+// x is also written to the array X, in lane groups g of V columns with ``length`` numbers each:
+//   X[(g * length + k0 + u) * V + lane] = x_u of column g * V + lane
 // Work-items: an item solves one column, or V columns in SIMD style. It reads only unknowns x that it wrote itself.
 // All items read the same numbers of U, for ROWS unknowns at a time. group0 is the lane group of the first item.
 #define ROWS 8

@@ -4,8 +4,8 @@
 //   SIMD        SIMD style: a work-item computes with explicit vectors; otherwise work-group style
 //   WIDE_PAIR   the type wide, of the dual's gradients f and coefficients b, is an unevaluated sum of two floats, for
 //               devices without double precision; otherwise it is a double
-//   WG          work-items of a work-group in reductions, a power of two
-//   SLABS       buffers (1 or 8) of the row cache, which stores rows of the kernel matrix
+//   WG          number of work-items of a work-group in reductions, a power of two
+//   SLABS       number of buffers (1 or 8) of the row cache, which stores rows of the kernel matrix
 #ifndef V
 #define V 16  // lanes: 8 or 16 in SIMD style, 32, 64 or 128 in work-group style
 #endif
@@ -133,8 +133,9 @@ inline wide wide_min(wide a, wide b) { return wide_pick(wide_less(b, a), b, a); 
 inline wide wide_max(wide a, wide b) { return wide_pick(wide_less(a, b), b, a); }
 
 // Compute one-sided derivatives of the dual objective by a coefficient b, and the range of b in one SMO iteration.
-// The dual of epsilon-SVR has the term epsilon * |b|, so its derivative jumps at b = 0, and b may not cross 0.
-//   right_of, left_of   derivative to the right and to the left of b, where f is the derivative without epsilon * |b|
+// The dual of epsilon-SVR has the term epsilon * |b|. So its derivative jumps at b = 0, and an iteration may not move b
+// across 0. f is the derivative of the dual objective without this term.
+//   right_of, left_of   derivative to the right and to the left of b
 //   top_of              largest value that b may take: 0 if b < 0, else the upper bound hi
 //   bottom_of           smallest value that b may take: 0 if b > 0, else the lower bound lo
 inline wide right_of(wide f, wide b, wide epsilon) {
@@ -184,8 +185,8 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 
 // Return the inclusive prefix sum of one int per work-item, in the order of the items of a work-group.
 // Set *total to the sum over the work-group. ``scratch`` is local memory for SCAN = WG + SEGMENTS ints.
-// First SEGMENTS items (1 or 16) each sum a segment of WG / SEGMENTS items. Then every item adds the sums of the
-// segments before its own, and the ints in its own segment up to its own. There are three barriers.
+// First each of SEGMENTS items (1 or 16) sums a segment of WG / SEGMENTS items. Then every item adds the sums of the
+// segments before its own, and the ints of its own segment up to its own int.
 #define SEGMENTS (WG < 16 ? 1 : 16)
 #define SCAN (WG + SEGMENTS)
 INLINED int group_scan(int value, local int *scratch, int *total) {
