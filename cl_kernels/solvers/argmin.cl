@@ -1,12 +1,13 @@
 // Find the smallest value of a work-group and its index; of equal values the smallest index. All items get the result.
 //   NAME(value, index, values, indices)                         each work-item has a ``value`` with an ``index``
 //   NAME_2(value, index, other, other_index, values, indices)   each work-item has two values, ``value`` and ``other``;
-//     the smallest value and the smallest other are found separately
-// DEFINE_ARGMIN defines both functions for a type of values. NAME is wide_argmin or real_argmin.
+//     the smallest of each is found separately
+// The result replaces ``value`` and ``index`` in every item. NAME is wide_argmin or real_argmin, for values of the type
+// wide or real (common.cl). DEFINE_ARGMIN defines both functions for one type.
 // There are two stages in local memory. First RADIX = 16 work-items reduce WG / RADIX values each. Then every work-item
 // reduces the RADIX results. A work-group of at most RADIX items has only the second stage.
-// A barrier precedes each stage. No barrier follows the second stage, because it reads only entries that the next call
-// does not write before its first barrier. A work-group of at most RADIX items does have a barrier there.
+// A barrier precedes each stage. In larger groups no barrier follows, because the second stage reads only entries that
+// the next call does not write before its first barrier.
 // Arguments: ``values`` and ``indices`` in local memory have ENTRIES_EACH entries each, for NAME_2 twice as many.
 #define RADIX 16
 #if WG > RADIX

@@ -1,6 +1,6 @@
 // Copy kernel values within the W x W tile Q = K(ws, ws) of a working set ws.
-// carry moves values that the tile of the working set before has too. Half of the rows stay in the working set: its
-// first ``reused`` rows are the last ``reused`` rows of the working set before, and W = 2 * reused.
+// Half of the rows stay from one working set to the next: the last ``reused`` rows become the first ``reused`` rows,
+// and W = 2 * reused. carry moves the kernel values of these rows with one another:
 //   carry   Q[k][v] = Q[reused + k][reused + v] for k, v < reused
 // mirror fills in the values of Q that follow by symmetry. Here ``reused`` may also be 0:
 //   mirror  Q[k][v] = Q[v][k] for k >= reused and (v < reused or v > k)

@@ -1,41 +1,37 @@
-// Choose the rows with the largest violations for a working set. Instead of sorting the rows, count the rows of each
-// side in a histogram of their violations.
-// Side: side 0 has the rows that violate the optimality conditions because their coefficient can rise. Side 1 has the
-// rows that violate the conditions because their coefficient can fall. With NO_BIAS side 0 has all rows. On each side
-// ``quota`` rows are chosen.
-// Bin: a range of violations. Bin 0 is for the two rows with the extreme gradients. From bin 1 on violations fall, and
-// a factor of 2 in the violation is divided into 128 bins.
-// Last bin of a side: the first bin such that it and the bins before it together have at least ``quota`` rows. All rows
-// in earlier bins are chosen, and rows in the last bin until there are ``quota`` rows. If the side has fewer rows than
-// that, all are chosen, and the last bin is BINS.
-// Chunk c: the rows c * chunk .. (c + 1) * chunk - 1.
-// Rows that are already in the working set (in_set[row] = 1) and rows with equal bounds lo = hi are not chosen.
-// Four kernels run one after another, and after extremes.cl:
+// Choose rows for a working set: on each of two sides, the ``quota`` rows that violate the optimality conditions most.
+// The rows are not sorted, but counted in histograms of their violations.
+// Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. With NO_BIAS
+// all rows are on side 0. Rows that are already in the working set (in_set[row] = 1) and rows with lo = hi are on no
+// side. A bin is a range of violations. Bin 0 of a side is for the two rows with the extreme gradients (extremes.cl).
+// From bin 1 on, violations fall from bin to bin, and 128 bins cover a factor of 2.
+// The last bin of a side is the first one such that the bins up to it have at least ``quota`` rows. All rows in earlier
+// bins are chosen, and rows in the last bin until the side has ``quota`` rows. If the side has fewer rows than
+// ``quota``, all are chosen, and the last bin is BINS.
+// Four kernels run one after another. Chunk c is the rows c * chunk .. (c + 1) * chunk - 1:
 //   histogram  counts[c][side][bin] = number of rows of chunk c;   totals[side][bin] = their sum over the chunks
 //   threshold  ends[side] = the side's last bin, and the number of rows to choose from it
-//   share      shares[side][0][c] = number of rows of chunk c in earlier bins than the last one
+//   share      shares[side][0][c] = number of rows of chunk c in bins before the last one
 //              shares[side][1][c] = number of rows of chunk c in the last bin
-//   collect    writes the numbers of the chosen rows to the working set. Sums of shares over the chunks before c tell
-//              where chunk c begins to write.
+//   collect    writes the numbers of the chosen rows to the working set. The shares of the chunks before c tell where
+//              chunk c begins to write.
 // Work-items: work-group c takes chunk c, and consecutive items read consecutive rows. threshold has one work-group. If
 // a work-group is a single item, threshold computes shares too, and sums ``counts`` instead of reading ``totals``.
-// Arguments: ``numbers`` and ``places`` hold the extreme gradients of each chunk and the rows that have them
-// (extremes.cl).
 #ifndef BINS
 #define BINS 2048  // bins of a side, a multiple of WG
 #endif
 
-// Select the entry of array e for the group of a row with the lower bound lo. With two groups, rows with lo < 0 have
-// entry 1, and all other rows entry 0. Constant indices keep the array in registers.
+// Select the entry of array e for a row with the lower bound lo. With two groups of rows, e has an entry for each:
+// entry 1 for rows with lo < 0, and entry 0 for the others. Constant indices keep the array in registers.
 #define MINE(e, lo) (GROUPS == 2 && wide_less(lo, wide_of(0)) ? (e)[GROUPS - 1] : (e)[0])
 
-// Return side * BINS + bin for row i, or -1 if the row does not violate the optimality conditions.
+// Return side * BINS + bin, the place of row i in a histogram of violations. Return -1 if the row does not violate the
+// optimality conditions.
 // side is 0 if the row violates the conditions because its coefficient can rise, and 1 because it can fall.
-// A bin is a range of violations. Each bin has smaller violations than the bin before it. Bin 0 is for the two rows
-// with the extreme gradients m and M (extremes.cl). m is the smallest gradient of rows that can rise, and M the largest
-// gradient of rows that can fall.
+// bin is a range of violations. Each bin has smaller violations than the bin before it. Bin 0 is for two rows alone:
+// row e.im has the smallest gradient e.m of rows that can rise, and row e.iM the largest gradient e.M of rows that can
+// fall.
 // fi and bi are the row's gradient and coefficient. up and low say whether the coefficient can rise and fall.
-// e holds m and M, and scale is 1 / (largest violation).
+// scale is 1 / (largest violation).
 inline int bin_of(const int i, const wide fi, const wide bi, const wide epsilon, const bool up, const bool low,
                   const Extremes e, const float scale) {
   const wide right = right_of(fi, bi, epsilon), left = left_of(fi, bi, epsilon);
@@ -63,12 +59,13 @@ inline float violation_of(const Extremes e) {
   return isfinite(violation) ? violation : 0.0f;  // 0 if a side has no rows, whose extreme is infinite
 }
 
-// Read into e[g] the extreme gradients m and M of each group g of rows, and the two rows that have them
-// (extremes.cl). m is the smallest gradient of rows whose coefficient can rise, and M the largest of rows whose
-// coefficient can fall. M - m is the group's violation, or with NO_BIAS the larger of M and -m.
-// Return the factor by which bin_of scales violations: 1 / (largest violation), or 0 if no row violates the conditions.
-// bin_of puts the rows in e into bin 0 of the histogram, so that they are chosen first. An SMO iteration changes two
-// rows of one group. So with two groups, the group with the smaller violation gets row INT_MAX, which means no row.
+// Read into e[g], for each group g of rows, the extreme gradients m and M and the rows im and iM that have them.
+// Return 1 / (largest violation of a group), or 0 if no row violates the optimality conditions. bin_of multiplies
+// violations by this factor.
+// m is the smallest gradient of rows whose coefficient can rise, and M the largest of rows whose coefficient can fall.
+// A group's violation is M - m, or with NO_BIAS the larger of M and -m.
+// The rows im and iM are chosen first, since bin_of puts them into bin 0 of the histogram. An SMO iteration changes two
+// rows of one group. So with two groups, the group with the smaller violation gets im = iM = INT_MAX, which is no row.
 INLINED float read_extremes(Extremes *e, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   float violation = 0;
@@ -120,7 +117,7 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
 }
 
 // Add up a histogram: *better = bins[0] + ... + bins[last - 1], and *ties = bins[last], or 0 if last = BINS.
-// bins[k] is the number of rows of one chunk and one side in bin k. A bin is a range of violations.
+// bins[k] is the number of rows of one chunk and one side whose violations are in bin k, a range of violations.
 // Consecutive items of a work-group read consecutive bins.
 INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
   const int lid = get_local_id(0);
@@ -174,11 +171,11 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
 
 #if WG > 1
 // Count for each side s and chunk c of rows how many rows can be chosen for the working set:
-//   shares[s][0][c] = counts[c][s][0] + ... + counts[c][s][last - 1]
+//   shares[s][0][c] = counts[c][s][0] + ... + counts[c][s][last - 1],   with last = ends[s]
 //   shares[s][1][c] = counts[c][s][last]
-// Side 0 are the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall.
-// counts[c][s][bin] is a histogram of the rows' violations, which fall from bin to bin. All rows in bins before
-// last = ends[s] are chosen, and rows in bin ``last`` until the side has enough.
+// Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall.
+// counts[c][s] is a histogram of the rows' violations, which fall from bin to bin. All rows in bins before bin ``last``
+// are chosen, and rows in bin ``last`` until the side has enough.
 // Work-items: one work-group takes one chunk c.
 kernel OF_GROUP void share(const int n, const int chunk, global const int *restrict counts, global const int *restrict ends,
                            global int *restrict shares) {
@@ -192,11 +189,11 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 }
 #endif
 
-// Write the numbers of the chosen rows to the working set ws. The first ``stay`` entries of ws are
-// rows of the working set before, and stay. Then follow ``quota`` rows of side 0, and ``quota`` rows of side 1.
-// Side 0 are the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. A histogram
-// divides each side into bins by the rows' violations. Violations fall from bin to bin. ends[side] has the last bin
-// from which rows are chosen. All rows in earlier bins come first, and then rows in the last bin, in row order.
+// Write the numbers of the chosen rows to the working set ws. Its first ``stay`` entries are rows of the previous
+// working set, and are left unchanged. Then follow ``quota`` rows of side 0, and ``quota`` rows of side 1.
+// Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. A histogram
+// divides each side into bins by the rows' violations, which fall from bin to bin. ends[side] has the last bin from
+// which rows are chosen. All rows in earlier bins come first, and then rows in the last bin, in row order.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict epsilon, global uchar *restrict in_set,

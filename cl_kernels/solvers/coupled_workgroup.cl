@@ -3,22 +3,21 @@
 // (row_threshold.cl). Q = K(ws, ws) is the W x W tile of kernel values.
 // Work-items: one work-group of WG items. Item l owns the rows l, l + WG, ... of the working set.
 // An iteration is one pass over the problems and one reduction over the work-group. Consecutive items read consecutive
-// addresses.
-// The pass computes F[p] += D[p] * Q[i], with the row i that the last iteration changed. The reduction finds the row k
-// with the largest violation, max_p F[p][k] - min_p (F[p][k] + U[p][k]).
+// addresses. The pass computes F[p] += D[p] * Q[i], with the row i that the last iteration changed. The reduction finds
+// the row k with the largest violation, max_p F[p][k] - min_p (F[p][k] + U[p][k]).
 // F, U and D are in the memory of ``state``:
-//   F[p][k] is the gradient f of row k of the working set in problem p. At the start the middle of the row's gradients,
-//     (min_p f + max_p f) / 2, is subtracted, which changes no difference between problems.
-//   U[p][k] is 0 if coefficient b[p][k] may rise, and infinity otherwise. So only gradients of coefficients that may
-//     rise count for the minimum.
+//   F[p][k] is the gradient f of row k of the working set in problem p, minus (min_p f + max_p f) / 2 at the start. The
+//     subtracted number is the same in all problems, so that it does not change violations.
+//   U[p][k] is 0 if coefficient b[p][k] may rise. Otherwise it is infinity, which keeps F[p][k] out of the minimum.
 //   D[p] is the change of the coefficient that the last iteration made in problem p
-// Coefficients at their lower bound need no such mask: all others of the row are then at their upper bound.
-// B[p][k] are the coefficients. They lie in the memory of delta, which receives the changes only at the end.
+// The maximum has no such mask. If the coefficient with the largest gradient is at its lower bound, it is the only one
+// of the row that may rise, and the violation is 0.
+// B[p][k] are the coefficients. They lie in the memory of delta until delta[p][k] receives, at the end, the change of
+// each coefficient by the solve.
 // Arguments: ws has W row numbers; -1 stands for no row. f, b and hi (problems, n) are the gradients, coefficients
 // and upper bounds of all n rows.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.
 // It also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
-// At the end delta[p][k] receives the change of each coefficient by the solve.
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int problems, const int W, global const int *restrict ws, global real *restrict Q,
     global const wide *restrict f, global wide *restrict b, global const wide *restrict hi,

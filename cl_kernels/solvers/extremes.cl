@@ -6,16 +6,14 @@
 // has the larger of the two.
 // The dual of epsilon-SVR has the term epsilon * |b| (common.cl). Then f_i is the derivative to the right of b_i for
 // rows in up, and to the left of b_i for rows in low.
-// NO_BIAS: the sum of b is free. The violation of row i is -f_i (up) or f_i (low), and the violation of the
-// problem is the largest of these.
+// NO_BIAS: the sum of b is free. The violation of row i is -f_i in up, and f_i in low. The violation of the problem is
+// the largest violation of a row.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed (nu-SVC,
 // nu-SVR). Each group has its own m, M and offset.
-// Two kernels:
-//   extremes    finds m and M and the rows that have them, and the number and the sum of f of the free rows, which can
-//     rise and fall. The host computes the offset from this sum.
-//   objective   computes sums from which the host gets the primal and the dual objective
-// Work-items: a work-group for each chunk of ``chunk`` rows (a multiple of 8). Consecutive items read consecutive rows.
-// Each chunk writes its own numbers.
+// Two kernels compute numbers for each chunk of ``chunk`` rows (a multiple of 8), with a work-group for each chunk:
+//   extremes    m and M and the rows that have them. Also the number of free rows, which are in up and in low, and the
+//     sum of f over them, from which the host computes the offset.
+//   objective   sums from which the host gets the primal and the dual objective
 #define NUMBERS 4  // wide numbers of a chunk: m, M, sum of f over free rows, unused
 #define PLACES 4   // ints of a chunk: row of m, row of M, number of free rows, unused
 #ifdef SPLIT
@@ -25,9 +23,9 @@
 #endif
 
 #if WG > 1
-// Return the sum of one number from each work-item of a work-group, in all its items.
-// The numbers are doubles or pairs of floats. First SEGMENTS items (1 or 16) add WG / SEGMENTS numbers each. Then every
-// item adds these SEGMENTS sums. ``values`` is local memory for WG + SEGMENTS numbers.
+// Return to every item of a work-group the sum of the items' numbers ``value``, which are doubles or pairs of floats.
+// First SEGMENTS items (1 or 16) add WG / SEGMENTS numbers each. Then every item adds these SEGMENTS sums.
+// ``values`` is local memory for WG + SEGMENTS numbers.
 INLINED wide group_sum(wide value, local wide *values) {
   const int lid = get_local_id(0);
   values[lid] = value;
@@ -72,7 +70,8 @@ typedef int which;
 #define NEG(a) wide_neg(a)
 #endif
 
-// Hold what a work-item has found in the rows that it has read, separately for each of the AT_ONCE lanes:
+// Hold what a work-item has found in the rows that it has read, separately for each of the AT_ONCE lanes. Derivatives
+// are those of the dual objective by a row's coefficient.
 //   m, im       the smallest derivative to the right of rows that can rise, and its row
 //   M, iM       the smallest negated derivative to the left of rows that can fall, and its row
 //   free, sum   the number of free rows, which can rise and fall, and the sum of their derivatives
@@ -101,8 +100,8 @@ inline void add_rows(Partial *s, const int i, const some right, const some left,
   s->sum = ADD(s->sum, PICK(both, right, (some)wide_of(0))), s->free += ONE_EACH(both);
 }
 
-// Find the smallest value in the lanes of v, and its row; of equal values the smallest row. Lane k has a value of row
-// i[k] + k.
+// Set *value to the smallest value in the lanes of v, and *index to its row; of equal values to the smallest row. The
+// value in lane k is of row i[k] + k.
 inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #if AT_ONCE == 1
   *value = v, *index = i;
@@ -118,8 +117,8 @@ inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #endif
 }
 
-// Combine the extremes s of all work-items of a work-group, which reads one chunk of rows, for group g of rows. Write
-// the results to the chunk's ``numbers`` and ``places``.
+// Write the extremes of one chunk of rows to ``numbers`` and ``places``, for the rows of group g. A work-group reads
+// the chunk. s holds the extremes that this work-item has found in the chunk.
 inline void __attribute__((always_inline)) write_partial(const Partial s, const int g, local wide *values, local int *indices,
                                                 global wide *numbers, global int *places) {
   const size_t piece = (size_t)get_group_id(0) * GROUPS + g;
@@ -175,7 +174,7 @@ typedef struct {
   int im, iM;
 } Extremes;
 
-// Find the extreme gradients m and M of group g of rows, from those of all ``pieces`` chunks of rows.
+// Find the extreme gradients m and M of all rows of group g, from the extremes of each of ``pieces`` chunks of rows.
 // The items of a work-group divide the chunks among them, and all get the result in *found.
 // ``values`` and ``indices`` are local memory for reductions (argmin.cl).
 INLINED void combine(Extremes *found, const int pieces, const int g, global const wide *numbers,
@@ -193,11 +192,11 @@ INLINED void combine(Extremes *found, const int pieces, const int g, global cons
   *found = e;
 }
 
-// Compute three sums over each chunk of rows, with coefficients b, bounds lo and hi, gradients f and the offset rho.
-// q is the linear term of the dual: f = K b + q.
+// Compute three sums over each chunk of rows, with coefficients b, bounds lo and hi, gradients f = K b + q and the
+// offset rho. q is the linear term of the dual.
 //   quadratic = sum b * (f - q),   linear = sum (b * q + epsilon * |b|)
 //   loss = sum max(lo * (rho - f + epsilon), hi * (rho - f - epsilon), 0)
-// From these, the host computes the objectives (GTSVM, equations 1 and 2, where sum b = 0):
+// From these, the host computes the objectives. With sum b = 0 they are equations 1 and 2 of GTSVM:
 //   dual = -(quadratic / 2 + linear),   primal = quadratic / 2 + loss - rho * sum b
 kernel OF_GROUP void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi,

@@ -12,8 +12,8 @@ typedef CAT(REAL, DW) rvec;
 #define load CAT(vload, DW)
 #define store CAT(vstore, DW)
 
-// Set ``out`` to the reduction of all lanes of v by the function OP, such as max. Each step halves the vector: it
-// combines the first half with the second.
+// Set ``out`` to the reduction of all lanes of v by the function OP, such as max. Each step combines the first half of
+// the vector with the second half.
 // The first step reads both halves from an array, because Oclgrind reports halves of a vector of 16 as uninitialised.
 #define FOLD(type, OP, v, out)                                     \
   {                                                                \
@@ -25,8 +25,8 @@ typedef CAT(REAL, DW) rvec;
     out = OP(v2.x, v2.y);                                          \
   }
 
-// Return the smallest index of ``value`` in an array, after a pass over the array in vectors of DW values.
-// In the pass, lane z kept its best value v[z], and at[z], the number of the vector that had this value in lane z.
+// Return the smallest index of the number ``value`` in an array, after a pass over the array in vectors of DW numbers.
+// In the pass, lane z kept the best number v[z] that it met, and at[z], the number of the vector in which it met this.
 // So v[z] is the array's entry at[z] * DW + z. Lane z of ``lanes`` is z.
 inline int first_index(const rvec v, const real value, const ivec at, const ivec lanes) {
   const ivec index = select((ivec)(INT_MAX), at * DW + lanes, isequal(v, (rvec)value));

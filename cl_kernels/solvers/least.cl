@@ -2,18 +2,17 @@
 //   wide_least_2(value, index, other, other_index, values, unused), real_least_2(...) with the same arguments
 //   real_least(value, index, values, unused)
 // Each item passes its ``value`` and ``index``, and gets the smallest value and the index of that value. Functions that
-// end in _2 also find the smallest ``other`` and its index. ``values`` is a buffer in local memory. ``unused`` is not
-// read: callers pass the buffer of indices there that the functions of argmin.cl need. ``real`` is the type of kernel
-// values, float or double. ``wide`` is the type of gradients, a double or a pair of floats.
-// The functions use an instruction that finds the minimum of a sub-group. argmin.cl gives the same results on devices
-// without it. REDUX chooses NVIDIA's instruction for 32 items. SUBGROUPS chooses OpenCL's function, for sub-groups of
-// at least four items.
+// end in _2 also find the smallest ``other`` and its index. ``real`` is the type of kernel values, float or double.
+// ``wide`` is the type of gradients, a double or a pair of floats. ``values`` is a buffer in local memory.
+// The functions use an instruction that finds the minimum of a sub-group. On devices without it, functions of argmin.cl
+// replace them, and use ``unused`` for indices. REDUX chooses NVIDIA's instruction for 32 items. SUBGROUPS chooses
+// OpenCL's function, for sub-groups of at least four items.
 // The instruction takes 32-bit unsigned integers. So values are mapped to integers in the same order. A float gives one
 // such integer. A double or a pair of floats gives two, the high and the low half of 64 bits.
 // A sub-group reduces the high halves, and then the low halves of the items that have the smallest high half. Last it
 // reduces the indices of the items that have the smallest value.
-// Each sub-group writes its result to ``values``. After a barrier every sub-group reduces these results. There is no
-// barrier after that, so two calls with the same buffer ``values`` need a barrier between them.
+// Each sub-group writes its result to ``values``. After a barrier every sub-group reduces these results. No barrier
+// follows, so two calls with the same buffer ``values`` need a barrier between them.
 #if (defined(REDUX) && WG >= 32) || (defined(SUBGROUPS) && WG > 1)
 #ifdef REDUX
 #define SUBGROUP 32
@@ -83,7 +82,7 @@ inline wide wide_of_key(const Key one) { return (wide)(unordered(one.high), unor
 // smallest keys[s] of all items.
 // A key consists of a value and its index. The value is mapped to an integer in two halves of 32 bits, so that integers
 // have the order of the values. If the flag ``halves`` is 0, values have no low half.
-// The steps of two reductions alternate, so that one reduction proceeds while the other waits.
+// Each step is done for both keys before the next step, so that one reduction proceeds while the other waits.
 INLINED void least_keys(const int count, Key *keys, const int halves) {
   Key least[2];
   bool first[2];

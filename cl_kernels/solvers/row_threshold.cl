@@ -1,10 +1,10 @@
 // Solve one row i of coupled problems p (coupled.cl) exactly, with the other rows fixed.
 // With the curvature k = K_ii, gradients f_p, coefficients b_p, upper bounds hi_p and changes d_p of the coefficients:
 //   minimise sum_p (1/2 * k * d_p^2 + f_p * d_p),   b_p + d_p <= hi_p,   sum_p d_p = 0
+// The lower bounds b_p + d_p >= lo_p follow from these constraints.
 // With s_p = hi_p - b_p - d_p and z_p = hi_p - b_p + f_p / k, the solution is s_p = max(0, z_p - t) for a threshold t.
-// The vector s is the projection of z on the simplex {s >= 0, sum s = sum (hi - b)}. See Crammer and Singer 2002,
-// section 5.
-// The lower bounds b_p >= lo_p follow from the other constraints.
+// So the vector s is the projection of z on the simplex {s >= 0, sum s = sum (hi - b)} (Crammer and Singer 2002,
+// section 5).
 // The threshold t solves sum_p max(0, z_p - t) = sum_p (hi_p - b_p). It is found by iteration (Michelot 1986):
 //   P = {p : z_p > t},   next t = (sum_{p in P} z_p - sum_p (hi_p - b_p)) / |P|,   with all p in the first P
 // Rounding: with a tiny curvature, f_p / k would be so large that hi_p - b_p is rounded away. So f_p - max_p f_p
@@ -22,8 +22,8 @@
 // The macro SHARE(p) then computes s_p = factor * max(0, z_p - t), and the new coefficient is hi_p - s_p.
 // *factor is set to sum_p (hi_p - b_p) / sum_p max(0, z_p - t), which is 1 without rounding errors.
 // *at is set to the problem p with the largest f_p.
-// ``row`` is the row's number among all n rows, and i its index in the working set of W rows.
-// B and F (problems, W) hold b_p and f_p of the rows of the working set. hi (problems, n) holds the upper bounds.
+// ``row`` is the row's number among all n rows, and i its index in the working set of W rows. B and F (problems, W) are
+// the coefficients and gradients of the working set's rows, and hi (problems, n) the upper bounds of all rows.
 inline wide row_threshold(const int n, const int W, const int problems, const int row, const int i, const wide curve,
                           global const wide *B, global const wide *hi, global const real *F, int *at, wide *factor) {
   int first = 0;

@@ -2,11 +2,11 @@
 // working set was solved. Then make space in the working set for new rows.
 // If ``all`` is 1, the kernel runs before the solve, and lists all rows of the working set.
 // The working set has W row numbers. ``problems`` is 1, except for problems that are coupled row by row (coupled.cl).
-// A row of a working set is listed if a coefficient of the row changed. It is listed as a hit or as a miss:
-//   slot_of[row] >= 0   hit: the row cache has the row. hit_slot lists its slot, and hit_D its coefficients'
-//     changes.
+// A row of the working set is listed if its coefficient changed in a problem. It is listed as a hit or as a miss:
+//   slot_of[row] >= 0   hit: the row cache has the row. hit_slot lists its slot, and hit_D the changes of its
+//     coefficient.
 //   slot_of[row] < 0    miss: the row has to be computed. miss_row lists its number, miss_slot the slot to store it in,
-//     and miss_D the changes.
+//     and miss_D the changes of its coefficient.
 // A miss gets the next slot of the row cache, a ring of ``capacity`` slots. The row that owned the slot is evicted. If
 // capacity is 0, there is no cache, and every listed row is a miss.
 // Hits are read before misses are written, so a row may be read and evicted in one outer iteration.

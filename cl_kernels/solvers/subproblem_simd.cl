@@ -3,18 +3,17 @@
 //   minimise 1/2 * b' Q b + c' b + epsilon * sum |b| with a constant c,   lo <= b <= hi,   sum b unchanged
 // b are the signed coefficients, f is the gradient, and Q = K(ws, ws) is the W x W tile of kernel values, row-major.
 // Work-items: one work-item, in SIMD style, solves one problem p. It reads rows of Q in order, in vectors of DW values.
-// An SMO iteration has two passes over the W rows. The first pass updates f by the last iteration's change t of b_i and
-// -t of b_j, f += t * (Q_i - Q_j), and finds the next i and the largest violation. The second pass chooses as j the row
-// k with the largest gain (f_k - f_i)^2 / (Q_ii + Q_kk - 2 * Q_ik).
-// Precision: F is f less the middle of the extreme gradients, in the type of Q. The middle is (m + M) / 2, where m is
-// the smallest f of rows that can rise, and M the largest f of rows that can fall. With NO_BIAS the middle is 0.
-// So F of rows that are to change is near 0, where floats have small rounding errors.
-// Rounding of F does not add up over working sets, because the changes of b, and not F, update f of all rows.
-// F + up and F + low are the derivatives to the right and to the left of b. up and low are plus or minus epsilon, or
-// infinite at a bound.
+// An SMO iteration has two passes over the W rows. The first pass updates f after the last iteration, which changed b_i
+// by t and b_j by -t: f += t * (Q_i - Q_j). It also finds the next i and the largest violation. The second pass chooses
+// as j the row k with the largest gain (f_k - f_i)^2 / (Q_ii + Q_kk - 2 * Q_ik).
+// Precision: F, in the type of Q, is f minus (m + M) / 2. m is the smallest f of rows that can rise, and M the largest
+// f of rows that can fall, both at the start. So F of rows that are to change is near 0, where floats have small
+// rounding errors. These errors do not add up over working sets, because the changes of b, and not F, update f of all
+// rows. F + up and F + low are the derivatives to the right and to the left of b. up and low are plus or minus epsilon,
+// or infinite at a bound.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed.
-// Each group has its own row i and its own middle, and both rows of a pair are of one group.
-// NO_BIAS: the sum of b is free. An iteration changes the one coefficient k with the largest gain f_k^2 / Q_kk.
+// Each group has its own row i, m and M, and both rows of a pair are of one group.
+// NO_BIAS: the sum of b is free. An iteration changes the one coefficient k with the largest gain f_k^2 / Q_kk. F is f.
 // ROWS: Q is not given. The kernel makes a row of Q when an iteration first needs it, or at the start if the row's
 // coefficient is not 0 (templates/gram/row_simd.mako, cl_kernels/gram/row_stored.cl). SPLIT does not support this.
 // Arguments: ws has W row numbers; -1 stands for no row. f, b, lo and hi (problems, n) are the gradients,
