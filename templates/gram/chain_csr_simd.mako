@@ -4,8 +4,8 @@ The lanes of sum[v] are the V right-hand rows u from first + v * V on.
 The UB right-hand rows form a block in memory. It has a line of UB numbers for each feature that one of these rows has.
 Line 0 is zero, and serves all other features.
 With DENSE_COLUMNS, most entries meet line 0 and add nothing. So the kernel takes RUN entries at a time. If fewer than
-half of the last RUN entries had another line, it first lists those of the next RUN entries that have one. This takes no
-unpredictable branches. Then only the listed entries are added.
+half of the last RUN entries had a line other than 0, it first lists the next RUN entries with such a line, without
+unpredictable branches. Then it adds only the listed entries.
 Element-wise kernel functions have terms e(x[j], u[j]) in place of products. They also need ``zero_terms``, the sum of
 e(0, u[j]) over the features j of the row's entries, which gram_csr_simd.mako subtracts.
 </%doc>

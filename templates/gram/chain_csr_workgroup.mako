@@ -1,8 +1,8 @@
 <%doc>Continue the inner product of CSR row x with right-hand row u of a product K(X, U), in a work-group kernel:
   sum += data[e] * u[indices[e]],   over the entries begin <= e < end of the row
 The kernel that includes this file defines sum, begin and end. A work-item takes one right-hand row u.
-Access: a team of UB work-items takes one row. Local memory holds UB entries of each team's row at a time. All teams
-loop as often as the longest of their rows needs, so that they meet at the same barriers.
+Work-items: a team of UB items takes one row. Local memory holds UB entries of each team's row at a time. All teams loop
+as often as the longest of their rows needs, so that they meet at the same barriers.
 Element-wise kernel functions have terms e(x[j], u[j]) in place of products. They also need ``zero_terms``, the sum of
 e(0, u[j]) over the features j of the row's entries, which gram_csr_workgroup.mako subtracts.
 </%doc>

@@ -3,7 +3,7 @@ rows are in lane groups g of V rows, and the right-hand rows in blocks b of UB r
   component r of k[g][4 * b + v] += x_i[j] * y_u[j],   over the features j < length
   row i = g * V + 4 * tx + r,   right-hand row u = b * UB + 4 * ty + v,   r, v = 0 .. 3
 The kernel that includes this file defines k, x, y, tx, ty and length.
-Access: local memory holds DEPTH features of the rows and of the right-hand rows at a time.
+Local memory holds DEPTH features of the rows and of the right-hand rows at a time.
 Values are copied in vectors of four. A feature has ``side`` vectors: GROUPS * NX for rows, and BLOCKS * NY for
 right-hand rows. An item copies LOADS(side) vectors, which are ITEMS / side features apart.
 </%doc>

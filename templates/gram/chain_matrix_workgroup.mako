@@ -2,7 +2,7 @@
 FRAGMENT_FEATURES features j are taken at a time, in their order:
   k[g][m] += sum_j x_i[j] * y_u[j],   rows x_i of X in the warp's fragment g, rows y_u of U in the warp's fragment m
 SUM_ROW and SUM_VECTOR give the row and the right-hand row of each number of k[g][m].
-Access: local memory holds DEPTH features of the rows and of the right-hand rows at a time.
+Local memory holds DEPTH features of the rows and of the right-hand rows at a time.
 Values are copied in vectors of four. A feature has ``side`` vectors: GROUPS * NX for rows, and BLOCKS * NY for
 right-hand rows. An item copies LOADS(side) vectors, which are ITEMS / side features apart.
 Values are split (high_of, low_of) when they are read from local memory.

@@ -2,7 +2,7 @@
   tile[r][lane] = sum_j x_r[j] * u[j],   over j < dense_columns, where u is right-hand row ``lane`` of the block
 A team of UB work-items takes SHARE rows, AT_ONCE rows at a time. A line of the block has the UB values u[j] of a
 feature j, and each line that is read serves AT_ONCE rows.
-Access: consecutive items read consecutive values of a line, and all items read the same value of a row.
+Consecutive items read consecutive values of a line, and all items read the same value of a row.
 </%doc>
 #ifdef DENSE_COLUMNS
 #ifndef AT_ONCE

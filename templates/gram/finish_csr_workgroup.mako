@@ -1,6 +1,5 @@
 <%doc>Turn the sums tile[r][u] = <x_r, y_u> of a work-group kernel into values of K(X, U), for rows x_r and right-hand
-rows y_u.
-Then store the values, or add their products with D to the sums c (epilogue.mako).
+rows y_u. Then store the values, or add their products with D to the sums c (epilogue.mako).
 Row r of the tile is row r0 + r of the lane group. Only right-hand rows u < valid exist.
 An item takes one row and the right-hand rows part, part + PARTS, ...
 </%doc>

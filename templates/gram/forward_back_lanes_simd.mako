@@ -2,20 +2,19 @@
 <%namespace name="lanes" file="tiles_lanes_simd.mako"/>
 ${lanes.settings()}
 // Compute K(X, U)' H K(X, U) v for several outputs p, in one pass over the rows X, which are in lane groups of V rows.
-// K[u][i] is the kernel value of row u of U and row i of X. U is in a buffer called panel. v are coefficients of the
-// rows u. H multiplies by weights w, or by weights w and factors P:
+// K[u][i] is the kernel value of row u of U and row i of X. v are coefficients of the rows u, and w weights of the rows
+// i. H is the step from t to r, for which there are two formulas:
 //   t[p][i]    = sum_u v[p][u] * K[u][i]
 //   r[p][i]    = w[p][i] * t[p][i], or w[0][i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]) with P[p] = shares[p][i]
 //   part[p][u] = sum_i K[u][i] * r[p][i] over the rows i of one work-item
-// back.cl computes the same in four kernels. Here, kernel values stay in the caches of one core.
-// A work-item takes BLOCK lane groups, SUB lane groups at a time. It stores the kernel values of SUB lane groups, as
-// SUB * V contiguous values for each u. It then reads them once for four outputs. tiles_lanes_simd.mako says how rows
-// are read.
-// Arguments: tiles, sums_t, sums_r and parts are scratch memory for K, t, r and part. The argument that holds v is
-// called ``weights``. With per_output = 0, w has one row for all outputs. If ``shares`` is null, r is computed by the
-// first formula. absent[i] is 1 for padding rows i, where the kernel function may be infinite.
-// Precision: sums of RUN terms of t are computed in ``real``, the type of K, and so are the sums of part over SUB lane
-// groups. These sums are then added in a wider type, double or pairs of floats.
+// The first formula is used if ``shares`` is null. back.cl computes the same in four kernels. Here, kernel values stay
+// in the caches of one core.
+// A work-item takes BLOCK lane groups, SUB lane groups at a time. It stores their kernel values, SUB * V contiguous
+// values for each u, and reads these once for every four outputs. tiles_lanes_simd.mako says how X and U are read.
+// Arguments: tiles, sums_t, sums_r and parts are memory for K, t, r and part. The argument ``weights`` holds v. With
+// per_output = 0, w has one row for all outputs. absent[i] is 1 for padding rows i, where K may be infinite.
+// Precision: RUN terms of t are summed in ``real``, the type of K, and so are the terms of part over SUB lane groups.
+// These sums are then added in a wider type, double or pairs of floats.
 #define to_realv CAT(CAT(convert_, REAL), V)
 
 // Return a vector whose lane i is the sum of the lanes of sums[i], by pairwise sums.

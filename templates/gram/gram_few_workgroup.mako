@@ -24,11 +24,11 @@
 #define ITEMS (NX * GROUPS)
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. An element-wise kernel
 // function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
-// x_i are rows of X in lane groups of V rows. Lane group g = i / V begins at values[at[g]], and stores only the
-// features J = columns + columns_at[g], or with DENSE all features, J[j] = j. y_u are the right-hand rows of a product
-// K(X, U) with few rows U, in the buffer ``panel`` in blocks of UB rows. Quotients are rounded down:
-//   x_i[J[j]] = values[at[g] + j * V + i % V]           for the j-th feature that the lane group stores
-//   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]    for feature k
+// x_i are rows of X in lane groups g of V rows. A lane group stores the features J[0], J[1], ..., with
+// J = columns + columns_at[g]; with DENSE it stores all features, J[j] = j. y_u are the few right-hand rows of a
+// product K(X, U), in the buffer ``panel`` in blocks of UB rows. Quotients are rounded down:
+//   x_i[J[j]] = values[at[g] + j * V + i % V],   g = i / V
+//   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]
 // With few right-hand rows, reading X is most of the work. So each value of X is read once, and multiplied by COLUMNS
 // right-hand rows while it is in a register.
 // A work-group of (V / RX) * GROUPS items takes GROUPS lane groups. Each item owns RX neighbouring rows and reads them

@@ -14,14 +14,15 @@
 // Compute kernel values S[slot[u]][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for a product K(X, U).
 // The rows x_i of X have an inverted index (invert.cl). The UB right-hand rows y_u, u = first .. first + UB - 1, are in
 // CSR. S are stored rows of kernel values: row slot[u] belongs to right-hand row u.
-// X is indexed in blocks b of ``size`` rows. The index lists, for each feature k, the rows of block b that have the
-// feature, and their values. These are the entries start + ends[b][k] .. start + ends[b][k + 1] - 1 of the index, in
-// ascending order of rows, with start = starts_of[b * size].
-// Values are computed where they are stored, by three kernels one after another:
+// X is indexed in blocks b of ``size`` rows. For each feature k, the index lists the rows of block b that have the
+// feature, in ascending order, and their values. They are the entries start + ends[b][k] .. start + ends[b][k + 1] - 1
+// of the index, with start = starts_of[b * size].
+// Three kernels run one after another. Sums over features become kernel values where they are stored, in S:
 //   gram   stores the sum of x_i[j] * y_u[j] over the columns j that are stored densely (dense_columns_simd.mako). A
 //     work-item takes V rows. The kernel is left out if there are no such columns.
-//   match  adds x_i[j] * y_u[j] for each other entry j of y_u and each row x_i with an entry j, then applies f.
-//     A work-item takes one right-hand row y_u and one block of rows x_i. Its sums stay in the core's cache.
+//   match  adds x_i[j] * y_u[j] for each CSR entry j of y_u and each row x_i with an entry j, then applies f. A
+//   work-item
+//     takes one right-hand row y_u and one block of rows x_i. Its sums stay in the core's cache.
 //   add_weighted  c[p][i] += sum_u D[p][u] * S[slot[u]][i] for each problem p. A work-item takes WEIGHED rows i.
 <%def name="parameters()">\
 const int group0, const int groups, const int base, global const long *restrict indptr,
@@ -52,8 +53,8 @@ kernel EXPLICIT void gram(
   }
 }
 
-// Return the first index from h on, and before ``stop``, at which the row number at[index] is at least ``row``. Return
-// ``stop`` if there is none. Row numbers ascend, so the search is by bisection.
+// Return the first index h .. stop - 1 at which the row number at[index] is at least ``row``, or ``stop`` if there is
+// none. Row numbers ascend, so the search is by bisection.
 inline int from_row(global const ushort *restrict at, int h, int stop, const int row) {
   while (h < stop) {
     const int middle = h + (stop - h) / 2;

@@ -29,11 +29,11 @@ typedef CAT(REAL, 4) four;
   (four)(VALUE(sum, x2, u2, s0), VALUE(sum, x2, u2, s1), VALUE(sum, x2, u2, s2), VALUE(sum, x2, u2, s3))
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. An element-wise kernel
 // function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
-// x_i are rows of X in lane groups of V rows. Lane group g = i / V begins at values[at[g]], and stores only the
-// features J = columns + columns_at[g], or with DENSE all features, J[j] = j. y_u are the right-hand rows of a product
+// x_i are rows of X in lane groups g of V rows. A lane group stores the features J[0], J[1], ..., with
+// J = columns + columns_at[g]; with DENSE it stores all features, J[j] = j. y_u are the right-hand rows of a product
 // K(X, U), in the buffer ``panel`` in blocks of UB rows. Quotients are rounded down:
-//   x_i[J[j]] = values[at[g] + j * V + i % V]           for the j-th feature that the lane group stores
-//   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]    for feature k
+//   x_i[J[j]] = values[at[g] + j * V + i % V],   g = i / V
+//   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]
 // A work-group takes GROUPS lane groups. It computes tiles of K with GROUPS * V rows and BLOCKS * UB right-hand rows.
 // It has V / 4 * (UB / 4) items. An item owns 4 x 4 values for each pair of lane group and block.
 // Work-groups along dimension 1 of the launch divide the tiles among them. With UPDATE, which adds the values to sums

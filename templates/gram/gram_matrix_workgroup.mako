@@ -30,16 +30,16 @@
 #define ALONG (GROUPS * V / WARP_ROWS)  // warps along the rows of a tile
 #define X_FRAGMENTS (WARP_ROWS / FRAGMENT_ROWS)
 #define U_FRAGMENTS (WARP_VECTORS / FRAGMENT_VECTORS)
-// Define how many vectors of four values local memory has for each feature, two of them as padding. The padding shifts
-// each feature by eight banks, so that four features of eight rows are in different banks.
+// Define how many vectors of four values each feature has in local memory, two of them as padding. The padding shifts
+// each feature by eight banks, so that eight rows of each of four features are in different banks.
 #define X_LINE (GROUPS * NX + 2)
 #define U_LINE (BLOCKS * NY + 2)
 typedef float4 four;
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. x_i are rows of X in dense
-// lane groups of V rows. y_u are the right-hand rows of a product K(X, U). They are in a buffer called panel, in blocks
-// of UB rows:
-//   x_i[j] = values[at[g] + j * V + i % V] for lane group g = i / V, and
-//   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB], with quotients rounded down
+// lane groups g of V rows. y_u are the right-hand rows of a product K(X, U), in the buffer ``panel`` in blocks of UB
+// rows. Quotients are rounded down:
+//   x_i[j] = values[at[g] + j * V + i % V],   g = i / V
+//   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB]
 // Matrix units (${units}) compute the inner products. matrix_norms.cl has computed the squared norms.
 // A work-group takes GROUPS lane groups. It computes tiles of K with GROUPS * V rows and BLOCKS * UB right-hand rows.
 // A warp owns WARP_ROWS x WARP_VECTORS values of a tile.

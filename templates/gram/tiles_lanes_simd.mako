@@ -1,9 +1,9 @@
-<%doc>Compute tiles of a product K(X, U) in a SIMD kernel: the rows X of the launch's lane groups begin .. end - 1 with
-all right-hand rows U. A panel is the buffer of U. The caller's body receives the sums tile by tile.
+<%doc>Compute the sums of a product K(X, U) in a SIMD kernel, tile by tile: the rows X of the launch's lane groups
+begin .. end - 1 with all right-hand rows U. U is in the buffer ``panel``.
   x_i[J[j]] = values[at[g] + j * V + i % V]              contiguous loads of V values of lane group g = i / V
   y_u[k]    = panel[((u / UB) * d + k) * UB + u % UB]    one value at a time, broadcast to V lanes
 Here x_i is row i of X, and y_u is right-hand row u. J[j] is the feature of stored column number j of the lane group.
-Access: the panel is read in parts that stay in the second-level cache. Registers hold the sums of GROUPS lane groups
+The panel is read in parts that stay in the second-level cache. Registers hold the sums of GROUPS lane groups
 and COLUMNS right-hand rows.
 The caller's body receives value[u] for u < valid: the inner products, or element-wise sums, of V rows with right-hand
 row u0 + u. The V rows are lane group ``group`` of the launch and begin at row ``row`` of X. x2 has their squared norms.
