@@ -1,1 +1,1 @@
-"""Use OpenCL for all other packages: runtimes, devices, programs, memory. Only this package imports pyopencl, mako."""
+"""Wrap OpenCL for all other packages: runtimes, devices, programs, memory. Only this one imports pyopencl and mako."""

@@ -28,8 +28,11 @@ SIMULATOR = "Oclgrind"  # platform name of the OpenCL simulator
 
 
 def context_of(device: cl.Device) -> cl.Context:
-    """Return the context of a device in this process. Raises DeviceError in a forked child whose runtime would hang."""
-    with context_lock:  # concurrent threads must get the same context
+    """Return this process's OpenCL context of a device, made at the first call.
+
+    Raises DeviceError in a forked child in which the device's runtime would hang.
+    """
+    with context_lock:  # so that threads that call at once get the same context
         return _made_context(os.getpid(), device)
 
 
@@ -42,7 +45,7 @@ def _made_context(process: int, device: cl.Device) -> cl.Context:
 
 
 def fork_error(runtime: str) -> DeviceError:
-    """Return the error to raise for a runtime that hangs in a forked child."""
+    """Return the error to raise in a forked child for the OpenCL runtime named ``runtime``, which would hang there."""
     return DeviceError(
         f"{runtime} does not survive a fork of a process that has used it; start workers with the 'spawn' or "
         "'forkserver' method, or with joblib's default (loky)"
@@ -59,7 +62,7 @@ def forked() -> bool:
 build_lock, context_lock = threading.RLock(), threading.RLock()
 _LOCKS = build_lock, context_lock, pool_lock
 streams: weakref.WeakSet[Any] = weakref.WeakSet()  # open streams of this process; a fork acquires their locks too
-_forking: list[Any] = []  # streams whose locks a fork has acquired
+_forking: list[Any] = []  # streams whose locks the fork in progress has acquired
 _FORK_SAFE = ("Intel(R) OpenCL",)  # runtimes that work in a child forked after use; others hang there
 _used: list[int] = []  # ids of processes that have made a context
 _forked: set[int] = set()  # ids of processes forked from a process that has made a context
@@ -117,7 +120,7 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
             return cl.Program(context, text).build(options=[*options, *device_options(device)])
         except cl.Error as error:
             log = message_of(error)
-    # BuildError must not be chained to pyopencl's error, which cannot be pickled.
+    # Raised outside the except block, because a BuildError chained to pyopencl's error could not be pickled.
     raise BuildError(device.name.strip(), log, text)
 
 
@@ -135,9 +138,9 @@ def message_of(error: cl.Error) -> str:
 
 
 class RuntimeCall:
-    """Hold a lock during calls of the OpenCL runtime on one device, and turn their errors into DeviceError.
+    """Hold a lock inside a ``with`` block that calls the OpenCL runtime, and turn errors of pyopencl into DeviceError.
 
-    Use it as a context manager. ``words`` are the part of the error's message that says what failed.
+    The message of the DeviceError names the device ``info``, and then says in ``words`` what failed.
     """
 
     def __init__(self, info: Any, lock: Any, words: str) -> None:
@@ -156,14 +159,15 @@ _local = threading.local()
 
 
 def thread_dict(name: str) -> dict[Any, Any]:
-    """Return the dictionary of this thread with the name ``name``. In a forked child it begins empty."""
+    """Return this thread's dictionary of that name, which is empty at first, and again in a forked child."""
     return _local.__dict__.setdefault(f"{name}{os.getpid()}", {})
 
 
 def queue_for(spec: Any, device: cl.Device) -> tuple[cl.CommandQueue, cl.Context]:
-    """Return a queue on ``device`` and its context: the CommandQueue ``spec`` itself, or this thread's queue.
+    """Return a queue on ``device`` and the queue's context.
 
-    Raises ValueError for a queue that executes out of order, DeviceError if the context of a given queue is gone.
+    If ``spec`` is a CommandQueue, it is the queue. Otherwise the queue is this thread's own queue on the device. Raises
+    ValueError for a queue that executes out of order, DeviceError if the context of the given queue is gone.
     """
     context = context_of(device)
     if not isinstance(spec, cl.CommandQueue):
@@ -186,7 +190,7 @@ class Kernel:
     such as a named tuple of buffers, is passed as its items in their order.
 
     Each thread keeps one pyopencl object for each kernel, because making one takes longer than most launches. The first
-    call sets the argument types of this object, so that later calls set their arguments in a twentieth of the time.
+    call fixes the argument types, so that setting the arguments takes later calls a twentieth of the time.
     """
 
     def __init__(self, queue: cl.CommandQueue, info: Any, lock: Any, program: cl.Program, name: str) -> None:

@@ -107,10 +107,10 @@ def _kind(device: cl.Device) -> str:
 
 @cache
 def _info(process: int, index: int, tried: bool) -> DeviceInfo:
-    """Return the record of the device with this index.
+    """Return the DeviceInfo of the device with this index in :func:`visible`.
 
-    If ``tried`` is true, the device counts as usable only after a small fit. Else it is enough that a context can be
-    made. ``process`` is the process id, so that a forked process uses no record of its parent.
+    The device is usable if a context can be made and, with ``tried``, if a small fit on it gives the right result.
+    ``process`` is the process id, so that a forked process uses no cached result of its parent.
     """
     device = visible(process)[index]
     reason = _reason(index, device, tried)
@@ -141,18 +141,18 @@ def _reason(index: int, device: cl.Device, tried: bool) -> str:
 
 
 def describe(info: Sequence[DeviceInfo] | None = None) -> str:
-    """Return text for an error message, with a line for each device of ``info``.
+    """Return text for an error message, with a line for each record of a device in ``info``.
 
-    If ``info`` is None, the text lists all devices and the runtimes that did not load.
+    If ``info`` is None, there is a line for each device of this machine, and for each runtime that does not load.
     """
     lines = [f"{d.index}: {d}{'' if d.usable else ' - not usable: ' + d.reason}" for d in info or devices()]
     return "\n".join(f"  {line}" for line in [*lines, *([] if info else unloaded())]) or "  (none)"
 
 
 def no_platform() -> DeviceError:
-    """Return the error to raise if there is no OpenCL platform: its cause, then how to install one.
+    """Return the error to raise if there is no OpenCL platform. It names causes, and how to install a runtime.
 
-    Possible causes are a fork, a runtime that does not load, and settings of the user that hide platforms.
+    Possible causes are a fork, a runtime that does not load, and environment variables that hide platforms.
     """
     if forked():
         return fork_error("the OpenCL runtime")
@@ -175,7 +175,7 @@ def _unusable(named: str, infos: Sequence[DeviceInfo]) -> DeviceError:
 
 
 def install_advice() -> str:
-    """Return advice on how to install a device's runtime."""
+    """Return words for an error message that say how to install an OpenCL runtime."""
     return f"{install('cpu')} brings a CPU runtime, a GPU needs its vendor's driver"
 
 
@@ -191,9 +191,10 @@ def find(spec: Any = None) -> DeviceInfo:
         None: the first device that CLSVM_DEVICE names; without that variable a usable GPU, else a usable CPU. If there
         are several, the one with the most memory.
         str: "gpu" or "cpu"; part of a platform's name or, if no platform matches, of a device's name; "name:index" or
-        "gpu:index", the index-th device that matches; or an index.
+        "gpu:index", the index-th device that matches, counted from 0; or an index of :func:`devices`.
         int: an index of :func:`devices`.
         pyopencl.Device: a device, or a sub-device of one.
+        pyopencl.CommandQueue: the device of the queue.
 
     Raises
     ------
@@ -220,7 +221,7 @@ def find(spec: Any = None) -> DeviceInfo:
     hits = _matches(asked, here)
     if not hits:
         raise DeviceError(f"no OpenCL device matches {given!r}; there are:\n{describe()}")
-    # A small fit, which tests whether a device works, takes seconds. It runs only if several devices match the name.
+    # A small fit tests whether a device works, which takes seconds. It runs only if several devices match the name.
     info = partial(_info, os.getpid(), tried=len(hits) > 1)
     choice = asked in ("", "gpu", "cpu")  # such a name may match several devices; the first usable one is taken
     if choice:
@@ -277,18 +278,18 @@ def first_device(spec: Any) -> Any:
 
 
 def handle(spec: Any, info: DeviceInfo) -> cl.Device:
-    """Return the pyopencl device that ``spec`` names, where ``info`` is the result of ``find(spec)``.
+    """Return the pyopencl device that ``spec`` names, given ``info``, the result of ``find(spec)``.
 
-    If ``spec`` is a sub-device or a queue on one, return the sub-device itself.
+    If ``spec`` is a sub-device or a queue on a sub-device, return the sub-device and not the whole device.
     """
     spec = spec.device if isinstance(spec, cl.CommandQueue) else spec
     return spec if isinstance(spec, cl.Device) else visible(os.getpid())[info.index]
 
 
 def _whole(device: cl.Device, here: list[cl.Device]) -> cl.Device:
-    """Return the visible device of which ``device`` is a sub-device, or ``device`` itself if it is no sub-device.
+    """Return the device in the list ``here`` of which ``device`` is a sub-device, or ``device`` itself if listed.
 
-    Raises DeviceError if there is no such device in this process.
+    Raises DeviceError if neither is in the list.
     """
     whole: Any = device
     while whole not in here:
@@ -302,7 +303,10 @@ def _whole(device: cl.Device, here: list[cl.Device]) -> cl.Device:
 
 
 def _matches(asked: str, here: list[cl.Device]) -> list[int]:
-    """Return the indices of the devices that the lower-case text ``asked`` matches. The empty text matches all."""
+    """Return the indices, in the list ``here``, of the devices that the lower-case text ``asked`` names.
+
+    ``asked`` is an index, a name, a kind of device, or one of the last two with ":index". The empty text names all.
+    """
     if asked.isascii() and asked.isdecimal():
         return [int(asked)] if int(asked) < len(here) else []
     name, _, number = asked.rpartition(":")
@@ -312,11 +316,11 @@ def _matches(asked: str, here: list[cl.Device]) -> list[int]:
 
 
 def _named(text: str, here: list[cl.Device]) -> list[int]:
-    """Return the indices of all devices that ``text`` names. The texts "gpu" and "cpu" name all devices of a kind.
+    """Return the indices, in the list ``here``, of all devices that ``text`` names.
 
-    Other texts are compared first with full names, then with parts of platform names, then with parts of device names.
-    The first comparison that finds a device decides. Device names come last, because every platform names a
-    processor's maker in its device names, and "intel" is to mean Intel's platform.
+    The texts "gpu" and "cpu" name all devices of a kind. Another text is compared first with full names, then with
+    parts of platform names, then with parts of device names. The first comparison that finds a device decides. So
+    "intel" means Intel's platform, although other platforms have it in the names of Intel's processors.
     """
     if text in ("gpu", "cpu"):
         return [i for i, device in enumerate(here) if _kind(device) == text]
@@ -375,14 +379,15 @@ def untuned_profile(info: DeviceInfo) -> Profile:
 
 PROGRAM = "clsvm.small_fit"  # the module that runs the small fit
 TRIAL = "CLSVM_TRIAL"  # environment variable that is set in the small fit's process, where it prevents further fits
-PASSED, FAILED = "passed", "failed: "  # start of the last output line of the small fit
-SECONDS = 90  # a small fit fails after this many seconds; a slow compiler takes half of them
+PASSED, FAILED = "passed", "failed: "  # the small fit prints a line that begins with one of these
+SECONDS = 90  # a small fit that takes longer counts as failed; a slow compiler takes half of this time
 
 
 def fit_failure(index: int, device: cl.Device) -> str:
-    """Return why a small fit on a device failed. Return "" if it passed, or if no process could be started.
+    """Return why a small fit on a device failed, or "" if it passed or gave no result.
 
-    ``index`` is the position of the device in :func:`visible`.
+    A fit that passed is recorded in a file, and is not repeated until the driver or clsvm changes. ``index`` is the
+    position of the device in :func:`visible`.
     """
     if os.environ.get(TRIAL):
         return ""
@@ -398,14 +403,14 @@ def fit_failure(index: int, device: cl.Device) -> str:
 
 
 def identity(device: cl.Device) -> list[str]:
-    """Return the names and versions that identify a device and its driver."""
+    """Return the names and versions of a device, its platform and its driver, which together identify the device."""
     return [device.platform.name, device.platform.version, device.name, device.driver_version]
 
 
 def _fit(index: int, device: cl.Device) -> str:
-    """Return the last output line of a small fit, or a line that says how its process ended.
+    """Run a small fit on a device in a separate process, and return a line that begins with PASSED or FAILED.
 
-    Return "" if no process could be started.
+    Return "" if no process could be started, or if it ended by itself without such a line.
     """
     if getattr(sys, "frozen", False) or not sys.executable:  # a frozen program would start itself instead of Python
         return ""

@@ -37,7 +37,7 @@ _UNITS = {
 def parse_bytes(value: Any) -> int | None:
     """Return the number of bytes that ``value`` gives as a number or as text such as "2GB" or "512 MiB".
 
-    Return None for None. Raises TypeError or ValueError for another type or value.
+    Return None for None. Raises TypeError for another type, ValueError for other text or a number out of range.
     """
     if value is None:
         return None
@@ -59,9 +59,9 @@ Key = tuple[int, int]  # key of a pool: handle of the OpenCL context, bytes of a
 
 
 class Pool:
-    """Keep freed buffers for later requests of the same size. The attribute ``nbytes`` is the sum of their bytes.
+    """Keep freed buffers for later requests of the same size. The attribute ``nbytes`` is their total size in bytes.
 
-    Reuse saves time, because on a CPU the first access to new memory costs more than most uses of it.
+    Reuse saves time, because on a CPU the first access to new memory costs more than most work on a buffer.
     """
 
     def __init__(self) -> None:
@@ -71,8 +71,8 @@ class Pool:
     def put(self, key: Key, buffer: Any, most: float = float("inf")) -> None:
         """Keep a freed buffer under its key.
 
-        First release other buffers, until the pool has at most ``most`` bytes including the new buffer. Buffers of the
-        size that was used longest ago are released first.
+        Before that, release other buffers until the pool, with the new buffer, has at most ``most`` bytes. The buffers
+        under the key that was used longest ago are released first.
         """
         with pool_lock:
             while self._buffers and self.nbytes + key[1] > most:
@@ -81,7 +81,7 @@ class Pool:
             self.nbytes += key[1]
 
     def take(self, key: Key) -> Any:
-        """Take the buffer that was put last under this key from the pool. Return None if none is left."""
+        """Remove the buffer that was last put under this key from the pool, and return it, or None if none is left."""
         with pool_lock:
             buffers = self._buffers.pop(key, [])
             buffer = buffers.pop() if buffers else None
@@ -132,13 +132,13 @@ def rounded_size(nbytes: int, most: int) -> int:
 class DeviceCache:
     """Keep one value on a device between calls, such as the support vectors of a fitted model.
 
-    The buffers of the value are never written again, so any thread may read them. The value is dropped together with
-    the object that owns this cache, by :func:`release_memory`, and as soon as a fit or call of this process would
-    exceed its memory_limit. A call that is using the value at that time can still use it until the call ends. Copies,
-    pickles and forked children of the cache begin empty.
+    The buffers of the value are never written again, so any thread may read them. The value is dropped with the object
+    that owns this cache, by :func:`release_memory`, or when a fit or call of this process needs its memory to stay
+    within memory_limit. A call that uses the value at that time can use it until the call ends. A copy of the cache, an
+    unpickled cache, and the cache in a forked child begin empty.
     """
 
-    # The state is (Stream.setting, value, bytes): one tuple, because threads read it without a lock.
+    # (Stream.setting, value, bytes of the value): threads read this without a lock, so it is replaced as one tuple.
     _state: tuple[Any, Any, int] = (None, None, 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -164,7 +164,7 @@ class DeviceCache:
     def put(self, stream: Any, value: Any, buffers: Sequence[Any]) -> None:
         """Replace the cached value by ``value``, whose data is in ``buffers`` of the stream.
 
-        The buffers outlive the stream, and are released with the last reference to them.
+        The buffers outlive the stream. They are released when nothing refers to them any more.
         """
         nbytes = stream.detach(buffers)
         self._state = stream.setting, value, nbytes
@@ -212,7 +212,7 @@ def release_pools() -> int:
 
 
 def huge_pages(context: cl.Context, nbytes: int) -> Any:
-    """Return a buffer in anonymous host memory with huge pages, or None if the system has none."""
+    """Return a buffer of ``nbytes`` bytes in host memory with huge pages, or None if the system has no huge pages."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     try:
@@ -225,9 +225,9 @@ def huge_pages(context: cl.Context, nbytes: int) -> Any:
 
 
 def in_place(context: cl.Context, array: NDArray[Any]) -> tuple[Any, int]:
-    """Return a buffer by which kernels read a contiguous array without a copy, and the array's byte offset in it.
+    """Return a buffer by which kernels read a contiguous array in place, and the array's byte offset in the buffer.
 
-    Runtimes copy arrays that are not aligned, so the buffer begins at the aligned address before the array.
+    Runtimes copy memory that is not aligned. So the buffer begins at the last aligned address up to the array's start.
     """
     address = array.ctypes.data
     before = address % 128
@@ -237,7 +237,10 @@ def in_place(context: cl.Context, array: NDArray[Any]) -> tuple[Any, int]:
 
 
 def pairs(array: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return each float64 number as the unevaluated sum of two float32 numbers, (..., 2)."""
+    """Split each float64 number into two float32 numbers, whose sum is the number up to rounding.
+
+    The result has shape (..., 2), with the larger of the two numbers first.
+    """
     high = array.astype(np.float32)
     with np.errstate(invalid="ignore"):
         low = np.where(np.isfinite(high), array - high.astype(np.float64), 0).astype(np.float32)
@@ -247,8 +250,8 @@ def pairs(array: NDArray[np.float64]) -> NDArray[np.float32]:
 def free_memory(device: cl.Device) -> int:
     """Return an upper bound of the device's free memory in bytes.
 
-    A separate device reports its whole memory. A device that shares the host's memory has at most the bytes that the
-    system has available for this process.
+    For a device with memory of its own, the bound is all of its memory. For a device that shares the host's memory, it
+    is the memory that is available to this process, including the pools of freed buffers.
     """
     free = int(device.global_mem_size)
     if device.type & cl.device_type.CPU or device.host_unified_memory:
@@ -257,24 +260,27 @@ def free_memory(device: cl.Device) -> int:
     return free
 
 
-MAX_AGE = 0.05  # a measurement of the available memory is used again for at most this many seconds
+MAX_AGE = 0.05  # seconds for which a measurement of the available memory is used again
 
 
 @lru_cache(1)
 def _available(period: int) -> int | None:
-    """Return the bytes of memory available on the host, measured once for each ``period``, MAX_AGE seconds long."""
+    """Return the bytes of memory available to this process on the host, or None if the system does not tell.
+
+    ``period`` is the number of the current interval of MAX_AGE seconds, so that each interval has one measurement.
+    """
     return system.available()
 
 
 def in_rows(array: NDArray[Any], ld: int) -> tuple[NDArray[Any], dict[str, Any]]:
-    """Return the arguments for copying ``array`` (h, w) to or from a buffer with rows of ``ld`` items.
+    """Return arguments for pyopencl's copy of ``array`` (h, w) to or from a buffer with rows of ``ld`` items.
 
-    The first result is the memory of the array as one flat array. The second holds the keyword arguments of OpenCL's
-    rectangular copy.
+    The first result is a flat view of the array's memory, from its first to its last item. The second holds the keyword
+    arguments of a rectangular copy.
     """
     (height, width), size = array.shape, array.itemsize
     span = (height - 1) * array.strides[0] // size + width
     flat = np.lib.stride_tricks.as_strided(array, (span,), (size,))
-    pitch = max(array.strides[0], width * size)  # the stride of an array with one row can be any number
+    pitch = max(array.strides[0], width * size)  # an array of one row may have a smaller stride
     origins = {"buffer_origin": (0, 0, 0), "host_origin": (0, 0, 0), "region": (width * size, height, 1)}
     return flat, {**origins, "buffer_pitches": (ld * size,), "host_pitches": (pitch,)}
