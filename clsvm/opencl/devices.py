@@ -305,7 +305,8 @@ def _whole(device: cl.Device, here: list[cl.Device]) -> cl.Device:
 def _matches(asked: str, here: list[cl.Device]) -> list[int]:
     """Return the indices, in the list ``here``, of the devices that the lower-case text ``asked`` names.
 
-    ``asked`` is an index, a name, a kind of device, or one of the last two with ":index". The empty text names all.
+    ``asked`` is an index, a name, or a name followed by ":index". "gpu" and "cpu" are names too. The empty text names
+    all devices.
     """
     if asked.isascii() and asked.isdecimal():
         return [int(asked)] if int(asked) < len(here) else []

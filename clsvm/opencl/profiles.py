@@ -1,13 +1,13 @@
 """Define device profiles: sizes of kernels and costs (rates) of operations for a kind of device. PROFILES holds them.
 
-``clsvm tune`` stores its results for the user's devices in one JSON file in the user's cache folder. Every fit reads
-this file:
+``clsvm tune`` measures which sizes are fastest on the user's devices. It stores them in one JSON file in the user's
+cache folder, which every fit reads:
 
     {"clsvm": 1, "devices": {KEY: {"date": ..., "profile": {"lanes": 16, "tiles": {"many": {...}}, ...}, ...}}}
 
 KEY names the platform, the device, the driver and the default profile. A value in the file is valid if SEARCH has it.
-Earlier versions also stored rates (RATES), which are not used. A file with an invalid value is ignored with one
-warning, as is a damaged file, and a file of another version.
+Rates (RATES), which earlier versions also stored, are not used. A file with an invalid value, a damaged file, or a file
+of another version is ignored with one warning.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from platformdirs import user_cache_path
 from clsvm import files
 from clsvm.errors import warn
 
-# A tile maps names of a gram kernel's -D options to numbers: COLUMNS, GROUPS and AHEAD in SIMD style.
-# In work-group style a tile has GROUPS, BLOCKS and DEPTH; for few right-hand rows COLUMNS, RX, GROUPS and DEPTH.
+# In SIMD style a tile gives numbers for the -D options COLUMNS, GROUPS and AHEAD of a kernel for products K(X, U).
+# In work-group style a tile has GROUPS, BLOCKS and DEPTH, but for few right-hand rows COLUMNS, RX, GROUPS and DEPTH.
 Tile = Mapping[str, int]
 
 
 def shape_class(working: int) -> str:
     """Return the shape class of a product K(X, U) with ``working`` right-hand rows U: "two", "few" or "many".
 
-    A profile has sizes of register tiles for each shape class.
+    A profile has tile sizes for each shape class.
     """
     return "two" if working <= 2 else "few" if working <= 16 else "many"
 
@@ -43,8 +43,8 @@ def shape_class(working: int) -> str:
 class Profile:
     """Hold the sizes of kernels, and the costs of operations, for a kind of device.
 
-    Each cost is a time, in units of the time of one multiply-add in a product of dense rows. The defaults suit a CPU
-    with 512-bit vectors.
+    The unit of a cost is the time of one multiply-add in a product of dense rows. K is the kernel matrix of rows X and
+    right-hand rows U. The defaults suit a CPU with 512-bit vectors.
 
     Attributes
     ----------
@@ -54,23 +54,24 @@ class Profile:
         kernel style. In the style "simd" a work-item computes with explicit vectors. In the style "workgroup"
         work-items share local memory.
     tiles
-        sizes of register tiles, the blocks of values of K(X, U) that are computed in registers. There is an entry for
-        each class of the number of right-hand rows U: "two" (at most 2), "few" (at most 16) and "many". On some
-        devices a fourth entry, "wide", has larger tiles. It replaces "many" if X and U have enough rows for each
-        compute unit to get such a tile.
+        sizes of tiles, the blocks of values of K(X, U) that are computed in registers. The keys are classes of the
+        number of right-hand rows: "two" (at most 2), "few" (at most 16) and "many". On some devices a fourth entry,
+        "wide", has larger tiles. It replaces "many" if there is such a tile for each compute unit.
     lanes
-        number of rows that are stored side by side, in float32.
+        number of rows of a lane group, which are stored side by side, in float32. In float64 a lane group of the style
+        "simd" has half as many.
     panel
-        number of right-hand rows U of a product K(X, U) that are stored side by side, for CSR rows X and more than 16
-        right-hand rows.
+        number of right-hand rows that are stored side by side, in float32, for CSR rows X and more than 16 right-hand
+        rows.
     cluster
-        number of lane groups in a cluster of rows. A lane group is ``lanes`` rows that are stored side by side.
+        number of lane groups in a cluster, which has rows with similar nonzero columns.
     group
         work-items of a work-group in reductions.
     smo_items
         most work-items of a work-group that solves the dual over a working set.
     block
-        number of training rows whose gradients a work-item (SIMD) or a work-group updates from cached rows of K.
+        number of training rows whose gradients one work-item (style "simd") or work-group updates from cached rows of
+        K.
     chunks
         number of parts into which a reduction over rows divides the rows.
     working_set
@@ -81,17 +82,17 @@ class Profile:
     sync
         number of outer iterations after which the host reads the solver's state.
     bits_cost
-        cost of a word of 32 features of rows of 0 and 1.
+        cost of multiplying two words of 32 features each, for rows of 0 and 1.
     csr_cost
-        cost of a stored nonzero of CSR rows.
+        cost of multiplying a stored entry of a CSR row X by a number of a row of U.
     clustered_cost
-        cost of a stored entry of clustered rows.
+        cost of multiplying a stored entry of clustered rows by a number of a row of U.
     hybrid_cost
-        cost of an entry of a column that CSR rows store densely.
+        cost of multiplying an entry of a column that CSR rows store densely by a number of a row of U.
     hit_cost
-        cost of multiplying an entry of a row of U by an entry of an inverted index of the rows X, in K(X, U).
+        cost of multiplying an entry of an inverted index of the rows X by an entry of a row of U.
     value_cost
-        cost of evaluating the kernel function for a value of K over CSR rows, and storing the value.
+        cost of evaluating the kernel function for one value of K, with CSR rows X, and storing the value.
     cluster_cost
         cost of finding the cluster of a row. One work-group does this, which uses a small part of a GPU.
     cache_cost
@@ -99,15 +100,15 @@ class Profile:
     outer_cost
         cost of the kernel launches and waits of an outer iteration.
     selection_cost
-        cost of choosing the working set, for each training row.
+        cost per training row of choosing a working set.
     smo_cost
-        cost of an SMO iteration, without its part for the rows of the working set.
+        fixed cost of an SMO iteration.
     smo_row_cost
-        additional cost of an SMO iteration for each row of the working set.
+        additional cost of an SMO iteration per row of the working set.
     factor_cost
         cost of a multiply-add of the host's Cholesky factorisation in one thread.
     patience
-        number of SMO iterations for each row of a small problem, after which the host finishes the problem.
+        the host takes over a small problem that is not solved after this many SMO iterations per row of the problem.
     wide
         type of the gradients and coefficients: "double", or "pair" for the unevaluated sum of two float32 numbers.
     """
@@ -142,17 +143,17 @@ class Profile:
     wide: str = "double"
 
     def lacks(self, dtype: str) -> bool:
-        """Return whether the device has no arithmetic in that dtype."""
+        """Return whether the device cannot compute in ``dtype``, such as float64."""
         return dtype == "float64" and self.wide == "pair"
 
     @property
     def finest(self) -> str:
-        """Return the most precise dtype of the device."""
+        """Return the most precise dtype in which the device computes: "float64" or "float32"."""
         return "float64" if self.wide == "double" else "float32"
 
     @property
     def largest(self) -> float:
-        """Return the largest number of the type ``wide``. Pairs of float32 have the range of float32."""
+        """Return the largest finite number of the type ``wide``. A pair of float32 has the range of float32."""
         return float(np.finfo(self.finest).max)
 
 
@@ -179,7 +180,7 @@ _GPU = Profile(
     working_set=1024,
     batch_rows=2048,
     sync=8,
-    bits_cost=16.0,  # not measured: half of the multiply-adds that the 32 features of a word take in dense rows
+    bits_cost=16.0,  # not measured: half the cost of 32 multiply-adds, which a word replaces
     csr_cost=12.0,
     clustered_cost=1.1,
     hybrid_cost=4.0,
@@ -196,7 +197,7 @@ _GPU = Profile(
 )
 PROFILES = {
     "cpu": _CPU,
-    "cpu8": replace(  # for CPUs with 16 registers of 8 floats: two registers hold a vector of 16 lanes
+    "cpu8": replace(  # for CPUs with 16 registers of 8 floats, where a vector of 16 lanes takes two
         _CPU,
         name="cpu8",
         tiles={"two": _vector(2, 4, 4), "few": _vector(4, 1, 32), "many": _vector(4, 1)},
@@ -207,8 +208,8 @@ PROFILES = {
         value_cost=23.0,
     ),
     "gpu": _GPU,
-    # Measured on an H100. Its sub-groups have a minimum instruction (solvers/least.cl), so large work-groups are fast.
-    # The tiles of DEPTH 16 need 42 KB of local memory; other devices may have only 32 KB.
+    # Measured on an H100. Sub-groups find minima by one instruction (solvers/least.cl), so large work-groups are fast.
+    # Only this profile has "wide" tiles of DEPTH 16: they need 42 KB of local memory, and other GPUs may have 32 KB.
     "nvidia": replace(
         _GPU,
         name="nvidia",
@@ -220,9 +221,9 @@ PROFILES = {
     ),
 }
 
-RATES = "bits_cost", "csr_cost", "clustered_cost", "hybrid_cost", "hit_cost"  # in tuning files of earlier versions
-# SEARCH holds the values that a tuning file may have for each kernel style: tiles of each shape class, and values of
-# profile fields. The tuner tries all tiles and lanes. Earlier versions also tried the other fields.
+RATES = "bits_cost", "csr_cost", "clustered_cost", "hybrid_cost", "hit_cost"  # fields that old tuning files also have
+# SEARCH holds, for each kernel style, the tiles and the other values of a profile that a tuning file may have.
+# The tuner tries all tiles and lanes. The other fields are in tuning files of earlier versions.
 _TWO = [_vector(2, groups, ahead) for groups in (1, 4, 10, 12) for ahead in (0, 4, 64)]
 _FEW = [_vector(columns, 1, ahead) for columns in (16, 8, 4) for ahead in (0, 32, 256)]
 _MANY = [_vector(*tile) for tile in ((16, 1), (8, 1), (8, 2), (8, 3), (4, 1), (4, 3), (4, 4), (4, 5), (4, 6), (2, 8))]
@@ -264,7 +265,10 @@ VERSION = 1
 
 
 def tuned_path() -> Path:
-    """Return the path of the tuning results: the variable CLSVM_TUNED, or tuned.json in the user's cache folder."""
+    """Return the path of the file of tuning results.
+
+    The environment variable CLSVM_TUNED can name it. The default is tuned.json in the user's cache folder.
+    """
     return _path(*map(os.environ.get, ("CLSVM_TUNED", "XDG_CACHE_HOME", "HOME")))
 
 
@@ -274,9 +278,9 @@ def _path(named: str | None, *folders: str | None) -> Path:
 
 
 def tuned_state() -> tuple[Path, int]:
-    """Return the path of the tuning results and the file's modification time in nanoseconds, -1 if there is no file.
+    """Return the path of the file of tuning results, and its modification time in nanoseconds, -1 if there is no file.
 
-    As long as this pair is unchanged, the content of the file is unchanged.
+    As long as this pair is unchanged, so is the content of the file.
     """
     where = tuned_path()
     try:
@@ -286,7 +290,7 @@ def tuned_state() -> tuple[Path, int]:
 
 
 def read_tuned() -> dict[str, dict[str, Any]]:
-    """Return a dictionary: device key -> tuning record. It is empty if there is no valid file."""
+    """Read the file of tuning results, and return device key -> tuning record: {} if there is no valid file."""
     where, modified = tuned_state()
     if modified < 0:
         return {}
@@ -303,7 +307,10 @@ def read_tuned() -> dict[str, dict[str, Any]]:
 
 
 def with_tuned(profile: Profile, name: str) -> Profile:
-    """Return the profile, with the values that ``clsvm tune`` stored under the device key ``name``."""
+    """Return ``profile`` with the values that ``clsvm tune`` stored under the device key ``name`` in place of its own.
+
+    If one of these values is not in SEARCH, warn and return ``profile`` unchanged.
+    """
     stored = read_tuned().get(name, {}).get("profile", {})
     values = {field: value for field, value in stored.items() if field not in RATES}
     wrong = [field for field, value in values.items() if not _valid(profile.style, field, value)]
@@ -314,7 +321,7 @@ def with_tuned(profile: Profile, name: str) -> Profile:
 
 
 def _valid(style: str, field: str, value: Any) -> bool:
-    """Return whether SEARCH has ``value`` for a field of a profile with this kernel style."""
+    """Return whether SEARCH allows ``value`` for this field of a profile with this kernel style."""
     if field == "tiles":
         allowed = SEARCH[style]["tiles"]
         return isinstance(value, dict) and all(tile in allowed.get(name, ()) for name, tile in value.items())
@@ -323,7 +330,7 @@ def _valid(style: str, field: str, value: Any) -> bool:
 
 @cache
 def _warn_ignored(where: Path, reason: str) -> None:
-    """Warn that the file is ignored, once in a process for each reason."""
+    """Warn that the tuning file ``where`` is ignored, once in a process for each reason."""
     warn(f"{where} is ignored: {reason[:200]}; 'clsvm tune' makes it anew")
 
 

@@ -1,14 +1,15 @@
 """Make the OpenCL runtimes of this machine visible to pyopencl's loader, and import pyopencl.
 
-Other modules of clsvm import pyopencl from here. :func:`prepare` finds runtimes that the system's loader misses: CPU
-runtimes that pip installed, and drivers without an .icd file. It makes a folder of .icd files in the user's cache:
-copies of the system's .icd files, and one for each runtime found. The environment variable OCL_ICD_VENDORS then names
-this folder for the loader. If the user has set OCL_ICD_VENDORS, nothing is changed. The variable OCL_ICD_FILENAMES
-names further libraries. The loader in pyopencl's wheels for Linux ignores this variable, so :func:`prepare` adds its
-libraries to the folder too.
+Other modules of clsvm import pyopencl from here. Before the import, :func:`prepare` finds runtimes that the system's
+loader misses: CPU runtimes that pip installed, and drivers without an .icd file. It makes a folder of .icd files in the
+user's cache: copies of the system's .icd files, and one for each runtime found. It sets the environment variable
+OCL_ICD_VENDORS to this folder, unless the user has set the variable.
 
-The folder is shared by all processes of the user. For safety it is used only if no other user can change it. Caches of
-compiled programs are optional. If a cache cannot be written, pyopencl or PoCL is told to work without it.
+A user can name further runtimes in OCL_ICD_FILENAMES. The loader in pyopencl's wheels for Linux ignores this variable,
+so :func:`prepare` adds .icd files for these runtimes to the folder.
+
+All processes of the user share the folder. For safety it is used only if no other user can change it. Also, if a cache
+of compiled programs cannot be written, pyopencl or PoCL is told to work without it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from clsvm.errors import warn
 
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 DRIVERS = ("libnvidia-opencl.so.1", "libamdocl64.so", "libigdrcl.so")
-# Folders where containers, WSL and ROCm place drivers, which the system's loader does not search
+# Folders in which containers, WSL and ROCm place drivers, and which the system's loader does not search
 _FOLDERS = (
     "/usr/lib/wsl/lib",
     "/usr/local/nvidia/lib64",
@@ -41,7 +42,7 @@ _FOLDERS = (
     "/opt/rocm/lib",
     "/opt/rocm/opencl/lib",
 )
-_MIN_FREE = 16 << 20  # least free bytes on a cache's disk; some OpenCL compilers end the process if the disk is full
+_MIN_FREE = 16 << 20  # a cache needs this many free bytes, as some OpenCL compilers end the process on a full disk
 
 
 def prepare() -> None:
@@ -52,7 +53,7 @@ def prepare() -> None:
     disable_unusable_caches()
     if os.environ.get("OCL_ICD_VENDORS"):
         return
-    if sys.platform == "win32":  # the loader reads OCL_ICD_FILENAMES in addition to the drivers in the registry
+    if sys.platform == "win32":  # OCL_ICD_FILENAMES adds to the drivers in the registry, so no folder is needed
         found = [str(path) for path in _pip_runtimes("intelocl64.dll", "intelocl.dll")]
         if found and not os.environ.get("OCL_ICD_FILENAMES"):
             os.environ["OCL_ICD_FILENAMES"] = os.pathsep.join(found)
@@ -69,12 +70,12 @@ def prepare() -> None:
             extra[f"clsvm-{library}.icd"] = location
     if extra and (folder := _folder({**system, **extra})):
         os.environ["OCL_ICD_VENDORS"] = str(folder)
-    elif extra and not system:  # no folder can be written, but OCL_ICD_VENDORS may also name one library
+    elif extra and not system:  # no folder can be written, so OCL_ICD_VENDORS names one of the libraries
         os.environ["OCL_ICD_VENDORS"] = next(iter(extra.values()))
 
 
 def unloaded() -> list[str]:
-    """Return a line for each library that the loader should load but cannot. The line gives the reason."""
+    """Return a line for each OpenCL library that the loader is told to load but cannot. The line gives the reason."""
     location = Path(os.environ.get("OCL_ICD_VENDORS") or SYSTEM_VENDORS)
     is_folder = location == SYSTEM_VENDORS or location.is_dir()
     libraries = [*_entries(location).values()] if is_folder else [str(location)]
@@ -93,7 +94,7 @@ def load_error(library: str) -> str:
 def _pip_runtimes(*names: str) -> list[Path]:
     """Return the path of the library that pip's package intel-opencl-rt installed, as a list of at most one path.
 
-    names: possible file names of the library.
+    ``names`` are possible file names of the library.
     """
     try:
         shipped = metadata.files("intel-opencl-rt") or []
@@ -101,7 +102,7 @@ def _pip_runtimes(*names: str) -> list[Path]:
         shipped = []
     candidates = [Path(str(f.locate())).resolve() for f in shipped if f.name in names]
     candidates += [Path(sysconfig.get_path("data")) / "lib" / name for name in names]
-    # os.path.isfile returns False for a file in an unreadable folder, where Path.is_file raises an error.
+    # Path.is_file would raise an error for a file in an unreadable folder, where os.path.isfile returns False.
     return [path for path in candidates if os.path.isfile(path)][:1]
 
 
@@ -116,7 +117,7 @@ def _bundled() -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> dict[str, str]:
-    """Return file name -> content for the .icd files of a folder. Return an empty dictionary if it cannot be read."""
+    """Return file name -> content for the .icd files of a folder, or {} if the folder or a file cannot be read."""
     try:
         return {path.name: path.read_text().strip() for path in sorted(folder.glob("*.icd"))}
     except OSError:
@@ -124,9 +125,10 @@ def _entries(folder: Path) -> dict[str, str]:
 
 
 def _folder(entries: dict[str, str]) -> Path | None:
-    """Return a folder with exactly the .icd files ``entries`` (name -> content), or None if no folder can be written.
+    """Make a folder with exactly the .icd files ``entries`` (name -> content), and return its path.
 
-    The name of the folder is a hash of its content. Processes share the folder, and no process changes its content.
+    Return None if no folder can be written. Processes that need equal files share one folder, because its name is a
+    hash of ``entries``.
     """
     name = f"icd-{hashlib.sha256(repr(sorted(entries.items())).encode()).hexdigest()[:12]}"
     for base in folders():
@@ -136,14 +138,14 @@ def _folder(entries: dict[str, str]) -> Path | None:
 
 
 def _written(folder: Path, entries: dict[str, str]) -> Path:
-    """Write the .icd files ``entries`` (name -> content) to the folder, remove all others, and return the folder.
+    """Write the .icd files ``entries`` (name -> content) to a folder, and remove its other .icd files.
 
-    Raises OSError if the folder cannot be written or other users can change it.
+    Return the folder. Raises OSError if it cannot be written or other users can change it.
     """
     files.private_folder(folder)
     if words := files.exposed(folder):
         raise PermissionError(words)
-    for present in folder.glob("*.icd"):  # the loader would also load an .icd file that is not in entries
+    for present in folder.glob("*.icd"):  # else the loader would also load files that are not in entries
         private = present.is_file() and not present.is_symlink() and not files.changed_by_others(present)
         if not private or present.read_text("utf-8", "replace") != entries.get(present.name):
             present.unlink()
@@ -156,14 +158,18 @@ def _written(folder: Path, entries: dict[str, str]) -> Path:
 
 
 def disable_unusable_caches() -> None:
-    """Test the caches of compiled programs of pyopencl and PoCL. Disable those that cannot be used, and warn once."""
+    """Test the folders in which pyopencl and PoCL cache compiled programs.
+
+    If one cannot be used, set environment variables so that pyopencl works without a cache, and PoCL with a temporary
+    folder. Warn once.
+    """
     caches = {"PYOPENCL_NO_CACHE": ("pyopencl", "pytools"), "POCL_CACHE_DIR": ("pocl",)}
     faults = {
         setting: words
         for setting, names in caches.items()
         if not os.environ.get(setting) and (words := next(filter(None, map(_fault, map(user_cache_path, names))), ""))
     }
-    os.environ.setdefault("PYOPENCL_CACHE_FAILURE_FATAL", "")  # pyopencl then warns and builds without its cache
+    os.environ.setdefault("PYOPENCL_CACHE_FAILURE_FATAL", "")  # empty: pyopencl warns and builds without its cache
     if "PYOPENCL_NO_CACHE" in faults:
         os.environ["PYOPENCL_NO_CACHE"] = "1"
     if "POCL_CACHE_DIR" in faults and (folder := fallback_folder()):  # PoCL compiles in its cache, so it needs a folder
@@ -174,7 +180,7 @@ def disable_unusable_caches() -> None:
 
 
 def folders() -> Iterator[Path]:
-    """Yield the usable folders for clsvm's files: one in the user's cache, then the temporary folder of the user."""
+    """Yield the usable ones of two folders for clsvm's files: the one in the user's cache, then a temporary folder."""
     if not _fault(cache := user_cache_path("clsvm")):
         yield cache
     if other := fallback_folder():
@@ -183,7 +189,7 @@ def folders() -> Iterator[Path]:
 
 @cache
 def fallback_folder() -> Path | None:
-    """Return a temporary folder of this user that replaces unusable cache folders, or None if there is none.
+    """Return the temporary folder that replaces this user's unusable cache folders, or None if it cannot be used.
 
     All processes of the user share the folder, so no process removes it.
     """
@@ -197,7 +203,7 @@ def fallback_folder() -> Path | None:
 
 @cache
 def _fault(folder: Path) -> str:
-    """Return why a folder cannot be used, or "" if it can. Make the folder, and write a temporary file to test it."""
+    """Make a folder, and write a temporary file to test it. Return why the folder cannot be used, or "" if it can."""
     if not folder.is_absolute():
         return f"the cache {str(folder)!r} is in no home folder"
     try:
@@ -210,7 +216,7 @@ def _fault(folder: Path) -> str:
     return "" if free >= _MIN_FREE else f"the cache {str(folder)!r} is on a disk with {free} bytes free"
 
 
-# The user's environment variables for the loader, read before prepare() changes them
+# The loader's environment variables as the user set them, read before prepare() changes them
 SETTINGS = {name: value for name in ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES") if (value := os.environ.get(name))}
 prepare()
 import pyopencl as cl  # noqa: E402

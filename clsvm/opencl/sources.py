@@ -1,8 +1,8 @@
 """Read the OpenCL source texts and render the Mako templates. Only this module imports mako.
 
 The folder ``cl_kernels/`` holds texts that are the same for every model. The folder ``templates/`` holds texts that
-depend on a kernel function or a layout of rows. Their subfolders have the names of the packages of clsvm that launch
-the kernels. A checkout has both folders beside the package ``clsvm``, a wheel has them inside it.
+depend on a kernel function or a layout of rows. A subfolder of either is named after the package of clsvm that launches
+its kernels. A checkout has both folders beside the package ``clsvm``, a wheel has them inside it.
 """
 
 from __future__ import annotations
@@ -21,24 +21,21 @@ _TEMPLATES = TemplateLookup(directories=[str(ROOT / "templates")], strict_undefi
 
 @cache
 def cl(*names: str) -> str:
-    """Return opencl/common.cl and the texts ``cl_kernels/<name>.cl`` of all ``names``, such as "gram/pack", joined.
-
-    Since the texts are joined, the compiler needs no include path.
-    """
+    """Return one text of opencl/common.cl and then of ``cl_kernels/<name>.cl`` for each name, such as "gram/pack"."""
     texts = ("opencl/common", *names)
     return "\n".join((ROOT / "cl_kernels" / f"{name}.cl").read_text("utf-8") for name in texts)
 
 
 @lru_cache(256)  # rendering takes a millisecond, and every fit needs several texts
 def render(name: str, **holes: Any) -> str:
-    """Return opencl/common.cl and ``templates/<name>.mako``, rendered with the variables ``holes``."""
+    """Return one text of opencl/common.cl and of ``templates/<name>.mako`` rendered with the variables ``holes``."""
     return cl() + "\n" + filled(name, **holes)
 
 
 def filled(name: str, **holes: Any) -> str:
     """Return ``templates/<name>.mako`` rendered with the variables ``holes``.
 
-    A variable that is missing raises an error with its name.
+    If the template needs a variable that is not in ``holes``, raise an error with the variable's name.
     """
     return str(_TEMPLATES.get_template(f"{name}.mako").render_unicode(**holes))
 
@@ -66,6 +63,6 @@ class Variant:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Return name -> value for the -D compiler options whose values are whole numbers."""
+        """Return name -> value for the compiler options -Dname=value whose value is a whole number."""
         pairs = (option.removeprefix("-D").partition("=") for option in self.options)
         return {name: int(value) for name, _, value in pairs if value.isdecimal()}
