@@ -30,10 +30,10 @@ from clsvm.threads import check_interrupt
 Buffer = Any  # a pyopencl buffer, which other modules only pass on
 # A large array is copied to a GPU through two pieces of pinned host memory, which a GPU reads at its bus's full rate.
 # Several threads fill one piece of pinned memory while the device copies the other piece.
-PIECE = 8 << 20  # bytes of a piece of pinned memory
-COPY_THREADS = 4  # at most this many threads fill a piece of pinned memory, and at most half as many as there are cores
+PIECE = 8 << 20  # bytes of one of the two pieces of pinned memory
+COPY_THREADS = 4  # most threads that fill a piece of pinned memory; at most half of the cores are used
 LEAST_PINNED = 2 * PIECE  # arrays of at least this many bytes are copied through pinned memory
-ALIGNMENT = 512  # arrays that share a buffer begin at multiples of 512 bytes; no device needs a larger alignment
+ALIGNMENT = 512  # arrays that share a buffer begin at multiples of 512 bytes, which every device allows
 
 
 class Stream:
@@ -46,21 +46,22 @@ class Stream:
     info
         record of the device (:class:`clsvm.opencl.devices.DeviceInfo`).
     lock
-        lock that every call of the OpenCL runtime on this stream acquires.
+        lock that this stream holds during each of its calls of the OpenCL runtime.
     profile
-        sizes and rates that suit the device.
+        sizes of kernels and costs of operations for the device (:class:`clsvm.opencl.profiles.Profile`).
     largest
         most bytes of one buffer.
     limit
         memory limit of the stream in bytes.
     setting
-        context, profile and memory_limit. A value that was cached under another setting is not used.
+        context, profile and memory_limit. A :class:`clsvm.opencl.memory.DeviceCache` returns its value only to streams
+        with the setting of the stream that stored it.
     allocated
         bytes that the stream has allocated now.
     peak
         largest value that ``allocated`` has had.
     reads
-        caches whose values this stream uses and counts in ``allocated``. The values outlive the stream.
+        list of caches whose values this stream uses and counts in ``allocated``. The values outlive the stream.
     queue
         address of the OpenCL command queue.
     compute_units
@@ -91,7 +92,7 @@ class Stream:
         self._spare: dict[int, list[Any]] | None = None  # bytes -> freed buffers; None outside of recycling()
         self._loose = 1.0
         # Oclgrind 21.10 wrongly reports host memory that kernels read in place as uninitialised, so arrays are copied.
-        # Oclgrind also reports a new buffer in a released buffer's memory as uninitialised, so no buffer is released.
+        # Oclgrind also reports buffers in memory of released buffers as uninitialised, so under it none is released.
         self.simulated = self.info.platform == SIMULATOR
         self.unified = self.info.kind == "cpu" and not self.simulated
         with context_lock:
@@ -116,10 +117,10 @@ class Stream:
     def second_stream(self, nbytes: int) -> Iterator[Stream]:
         """Yield a second stream on the same device for another thread, with a queue of its own.
 
-        Both streams have the same OpenCL context and profile. The device can copy or compute for both at once. A stream
-        may read a buffer of the other stream after the queue that wrote the buffer is finished. Until the end of the
-        context ``nbytes`` bytes of this stream's memory limit belong to the second stream. Raises MemoryLimitError if
-        fewer bytes are free.
+        Both streams have the same OpenCL context and profile, and the device can work for both at once. A stream may
+        read a buffer of the other stream after the queue that wrote the buffer is finished. Inside the ``with`` block
+        the second stream can allocate ``nbytes`` bytes of this stream's memory limit. Raises MemoryLimitError if fewer
+        bytes are free.
         """
         before, start = self.peak, self.limit - nbytes
         self.reserve(nbytes)
@@ -127,8 +128,8 @@ class Stream:
         with self._runtime_call("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        other.charge(start)  # leaves nbytes of the limit free; the limit itself stays the user's, for messages
-        other.reads = memory.filled_caches()  # this stream accounts for cached values, so the other leaves them alone
+        other.charge(start)  # leaves nbytes free; the limit itself is not lowered, since error messages state it
+        other.reads = memory.filled_caches()  # so that only this stream counts and empties the caches of the process
         try:
             with other:
                 yield other
@@ -142,16 +143,17 @@ class Stream:
         self.peak = max(self.peak, self.allocated)
 
     def reserve(self, nbytes: int) -> None:
-        """Count ``nbytes`` as allocated, for later buffers made inside :meth:`unreserved` or for arrays on the host.
+        """Count ``nbytes`` bytes as allocated before they are used.
 
-        Raises MemoryLimitError if fewer bytes are free.
+        Buffers that are made later inside :meth:`unreserved`, or arrays on the host, use them. Raises MemoryLimitError
+        if fewer bytes are free.
         """
         self._make_available(nbytes)
         self.charge(nbytes)
 
     @contextlib.contextmanager
     def unreserved(self, nbytes: int) -> Iterator[None]:
-        """Make ``nbytes`` bytes that :meth:`reserve` counted available for buffers inside this context."""
+        """Inside a ``with`` block, let new buffers use ``nbytes`` of the bytes that :meth:`reserve` has counted."""
         self.allocated -= nbytes
         try:
             yield
@@ -159,10 +161,10 @@ class Stream:
             self.allocated += nbytes
 
     def _make_available(self, nbytes: int) -> None:
-        """Make ``nbytes`` bytes available within the limit, by releasing memory that the process caches if necessary.
+        """Make ``nbytes`` bytes available within the memory limit.
 
-        Cached memory is the pool of freed buffers and the cached values that this stream does not use. Raises
-        MemoryLimitError if the stream itself has allocated too much.
+        If necessary, release the pool of freed buffers, and then the values in caches that this stream does not use.
+        Raises MemoryLimitError if the stream itself has allocated too much.
         """
         if self.allocated + nbytes > self.limit:
             raise MemoryLimitError(self.limit, self.allocated, nbytes)
@@ -199,23 +201,24 @@ class Stream:
         return buffer
 
     def slab(self, nbytes: int) -> Buffer:
-        """Return a slab: a large buffer for the row cache, taken from the process's pool of slabs or new.
+        """Return a slab: a large buffer for the row cache, from the process's pool of slabs or new.
 
-        At its end the stream puts the slab into the pool. :func:`memory.release_memory` releases the slabs in the pool.
+        When the stream ends, it puts the slab into the pool.
         """
         self._make_available(nbytes)
         buffer = memory.slabs.take(self._key(nbytes))
         if buffer is None and self.allocated + nbytes + memory.pooled_bytes() > self.limit:
-            memory.release_pools()  # makes room: no slab in the pools has this size
+            memory.release_pools()  # makes room for a new slab, since no slab in the pools has this size
         buffer = buffer or self._made(nbytes)
         self._slabs.append((self._key(nbytes), buffer))
         self.charge(nbytes)
         return buffer
 
     def give_slabs_back(self) -> None:
-        """Move this stream's slabs to the pool of slabs. The pool next gives out the slab that was allocated first.
+        """Move this stream's slabs to the pool of slabs, the slab that was allocated first last.
 
-        Rows of K fill the slabs in the order of allocation, so most of the first slab's memory has been used.
+        So the pool next returns this slab. Rows of K fill slabs in the order of allocation, so most of its memory has
+        been used, and is fast to access again.
         """
         while self._slabs:
             key, slab = self._slabs.pop()
@@ -235,7 +238,7 @@ class Stream:
             return huge or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
 
     def free(self, *buffers: Buffer) -> None:
-        """Free buffers. If other work could reuse their memory at once, wait first until the queued work is done."""
+        """Free buffers. First wait until the queued work is done, if other work could reuse their memory at once."""
         if self._spare is None:
             self._done_with(max((self._buffers[buffer.int_ptr][1] for buffer in buffers), default=0))
         for buffer in buffers:
@@ -257,7 +260,7 @@ class Stream:
                 buffer.release()
 
     def _done_with(self, nbytes: int) -> None:
-        """Wait for the queue before a buffer of ``nbytes`` bytes is freed, if its memory could be reused at once.
+        """Wait until the queued work is done, if memory of a freed buffer of ``nbytes`` bytes could be reused before.
 
         The pool may give the buffer to another queue, and memory with huge pages returns to the system although queued
         work still uses it. An error of the queued work is raised by a later call.
@@ -268,10 +271,10 @@ class Stream:
 
     @contextlib.contextmanager
     def recycling(self, loose: float = 1) -> Iterator[None]:
-        """Reuse buffers that are freed inside this context for new buffers inside it.
+        """Inside a ``with`` block, reuse buffers that are freed in the block for new buffers.
 
-        A freed buffer may be up to ``loose`` times as large as the new one. This saves time, because on a CPU the first
-        access to new memory costs as much as a copy. Freed buffers count as allocated until the context ends.
+        Reuse saves time, because on a CPU the first access to new memory costs as much as a copy. A reused buffer may
+        be up to ``loose`` times as large as requested. Freed buffers count as allocated until the block ends.
         """
         before, self._spare, self._loose = (self._spare, self._loose), {}, loose
         try:
@@ -288,16 +291,16 @@ class Stream:
                 self._release(buffer, nbytes)
 
     def detach(self, buffers: Sequence[Buffer]) -> int:
-        """Transfer buffers from the stream to the caller, who releases them. Return their size in bytes."""
+        """Transfer buffers from the stream to the caller, who releases them. Return their total size in bytes."""
         if self.simulated:
             memory.never_released.extend(buffers)
         return sum(self._buffers.pop(buffer.int_ptr)[1] for buffer in buffers)
 
     @contextlib.contextmanager
     def scratch(self, always: bool = True) -> Iterator[None]:
-        """Free the buffers that are made inside this context when it ends.
+        """At the end of a ``with`` block, free the buffers that were made inside it.
 
-        If ``always`` is False, free them only after an error.
+        If ``always`` is False, free them only if the block ends with an error.
         """
         before = set(self._buffers)
         try:
@@ -311,7 +314,7 @@ class Stream:
                 self.free(*(buffer for key, (buffer, _) in list(self._buffers.items()) if key not in before))
 
     def tentative(self) -> contextlib.AbstractContextManager[None]:
-        """Free the buffers that are made inside this context if it ends with an error."""
+        """If a ``with`` block ends with an error, free the buffers that were made inside it."""
         return self.scratch(always=False)
 
     def zeros(self, nbytes: int) -> Buffer:
@@ -333,9 +336,10 @@ class Stream:
         return self.kernel(sources.cl("opencl/zero"), pair, "zero")
 
     def part(self, buffer: Buffer, first: int, nbytes: int) -> Buffer:
-        """Return the part of a buffer that begins at byte ``first`` and has ``nbytes`` bytes, rounded up to 64.
+        """Return the part of a buffer that begins at byte ``first`` and has ``nbytes`` bytes.
 
-        ``first`` must be a multiple of the device's alignment. Multiples of ALIGNMENT are allowed on every device.
+        ``nbytes`` is rounded up to a multiple of 64. ``first`` must be a multiple of the device's alignment, such as
+        a multiple of ALIGNMENT, which every device allows.
         """
         with self._runtime_call("a buffer has no such part"):
             return buffer.get_sub_region(first, -(-max(1, nbytes) // 64) * 64)
@@ -352,7 +356,7 @@ class Stream:
         """Yield a buffer that holds the contiguous ``array``, and the index of the array's first item in the buffer.
 
         The array is not copied if the device shares the host's memory. Kernels must not read items of the buffer before
-        the array's first item.
+        the array's first item, because they are other memory of the host.
         """
         if not (array.nbytes and self.unified and array.flags.aligned):
             buffer = self.upload(array)
@@ -396,9 +400,9 @@ class Stream:
             event.wait()
 
     def _pinned(self) -> list[NDArray[np.uint8]]:
-        """Return this thread's two pieces of pinned memory, made anew if the OpenCL context has changed.
+        """Return this thread's two pieces of pinned host memory, as arrays of PIECE bytes.
 
-        The pieces are host memory, so they do not count for memory_limit.
+        The thread keeps them until its OpenCL context changes. They do not count for memory_limit.
         """
         made = thread_dict("pinned")
         if (self._context, PIECE) not in made:
@@ -411,7 +415,7 @@ class Stream:
         return made[self._context, PIECE][1]
 
     def read(self, buffer: Buffer, dtype: DTypeLike, shape: int | tuple[int, ...], offset: int = 0) -> NDArray[Any]:
-        """Return the buffer's content from byte ``offset`` on as an array, after all queued work is done.
+        """Return an array with a copy of the buffer's content from byte ``offset`` on, after all queued work is done.
 
         Raises KeyboardInterrupt if this thread is asked to end (:func:`clsvm.threads.check_interrupt`).
         """
@@ -438,14 +442,14 @@ class Stream:
         self._copy(flat, buffer, **places)
 
     def wide(self, array: NDArray[np.float64]) -> Buffer:
-        """Return a buffer with ``array`` in the wide type of the device, 8 bytes each: doubles or pairs of float32."""
+        """Return a buffer with ``array`` in the wide type of the device: double, or pair of float32."""
         return self.upload(self.as_wide(np.asarray(array, np.float64)))
 
     def write_wide(self, buffer: Buffer, array: NDArray[np.float64]) -> None:
         self.write(buffer, self.as_wide(array))
 
     def as_wide(self, array: NDArray[np.float64]) -> NDArray[Any]:
-        """Return ``array`` in the wide type of the device, on the host: float64, or pairs (..., 2) of float32."""
+        """Return ``array`` on the host in the wide type of the device: as float64, or as pairs (..., 2) of float32."""
         return array if self.profile.wide == "double" else memory.pairs(array)
 
     def narrow(self, wide: NDArray[Any]) -> NDArray[np.float64]:
@@ -453,11 +457,11 @@ class Stream:
         return wide if self.profile.wide == "double" else wide.astype(np.float64).sum(axis=-1)
 
     def round_wide(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return ``array`` as float64, rounded to the wide type of the device: double, or a pair of floats."""
+        """Round ``array`` to the wide type of the device, double or pair of float32, and return it as float64."""
         return self.narrow(self.as_wide(array))
 
     def read_wide(self, buffer: Buffer, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
-        """Read numbers in the wide type (double, or a pair of floats) from a buffer, and return them as float64."""
+        """Read numbers of the device's wide type, double or pair of float32, from a buffer, and return them as float64."""
         shape = (shape,) if isinstance(shape, int) else shape
         double = self.profile.wide == "double"
         return self.narrow(self.read(buffer, np.float64 if double else np.float32, shape if double else (*shape, 2)))
@@ -478,12 +482,15 @@ class Stream:
         return RuntimeCall(self.info, self.lock, words)
 
     def kernel(self, text: str, options: Sequence[str], name: str) -> Kernel:
-        """Return the kernel ``name`` of a program, which is built once for each context, source text and options."""
+        """Return the kernel ``name`` of the program with this source text and these compiler options.
+
+        The program is built once for each context.
+        """
         program = built(os.getpid(), self._context, self._device, text, tuple(options))
         return Kernel(self._queue, self.info, self.lock, program, name)
 
     def variant(self, variant: sources.Variant, name: str | None = None) -> Kernel:
-        """Return the kernel ``name`` of the program that ``variant`` describes, by default its kernel ``entry``."""
+        """Return the kernel ``name`` of the program that ``variant`` describes, by default ``variant.entry``."""
         return self.kernel(variant.text, variant.options, name or variant.entry)
 
 
@@ -511,7 +518,7 @@ class JoinedArrays(NamedTuple):
     arrays: Sequence[NDArray[Any]]
 
     def write(self, stream: Stream, arrays: Sequence[NDArray[Any]]) -> None:
-        """Copy other arrays of the same shapes and dtypes to the buffer."""
+        """Replace the arrays in the buffer by copies of ``arrays``, which have the same shapes and dtypes."""
         if not stream.simulated:
             stream.write(self.buffer, _whole(arrays, self.starts))
             return
@@ -519,7 +526,7 @@ class JoinedArrays(NamedTuple):
             stream.write(part, array)
 
     def read(self, stream: Stream) -> list[NDArray[Any]]:
-        """Return copies of all arrays, after the queued work is done."""
+        """Return copies of all arrays in the buffer, after the queued work is done."""
         if stream.simulated:
             return [stream.read(part, one.dtype, one.shape) for part, one in zip(self.each, self.arrays, strict=True)]
         whole = stream.read(self.buffer, np.uint8, self.starts[-1])
@@ -528,9 +535,9 @@ class JoinedArrays(NamedTuple):
 
 
 def join_arrays(stream: Stream, arrays: Sequence[NDArray[Any]]) -> JoinedArrays:
-    """Copy several arrays to one new device buffer, and return its :class:`JoinedArrays`.
+    """Copy several arrays to one new device buffer, and return the :class:`JoinedArrays` of this buffer.
 
-    One buffer for all arrays takes less time than a buffer for each.
+    Making one buffer takes less time than making a buffer for each array.
     """
     starts = np.cumsum([0, *(-(-max(1, array.nbytes) // ALIGNMENT) * ALIGNMENT for array in arrays)]).tolist()
     if stream.simulated:
@@ -542,7 +549,7 @@ def join_arrays(stream: Stream, arrays: Sequence[NDArray[Any]]) -> JoinedArrays:
 
 
 def _whole(arrays: Sequence[NDArray[Any]], starts: Sequence[int]) -> NDArray[np.uint8]:
-    """Return one array of bytes that holds each of ``arrays``, beginning at the byte that ``starts`` gives for it."""
+    """Join ``arrays`` to one array of bytes. ``starts`` has the first byte of each array, and then the total size."""
     whole = np.zeros(starts[-1], np.uint8)
     for array, first in zip(arrays, starts, strict=False):
         whole[first : first + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
