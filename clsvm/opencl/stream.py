@@ -461,7 +461,7 @@ class Stream:
         return self.narrow(self.as_wide(array))
 
     def read_wide(self, buffer: Buffer, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
-        """Read numbers of the device's wide type, double or pair of float32, from a buffer, and return them as float64."""
+        """Return in float64 the numbers of a buffer in the device's wide type, double or pair of float32."""
         shape = (shape,) if isinstance(shape, int) else shape
         double = self.profile.wide == "double"
         return self.narrow(self.read(buffer, np.float64 if double else np.float32, shape if double else (*shape, 2)))
