@@ -1,1 +1,1 @@
-"""Solve dual problems by products with the kernel matrix; solvers see neither rows nor labels."""
+"""Solve the dual problems of kernel SVMs (:class:`clsvm.problem.Problem`) by products with the kernel matrix."""

@@ -1,21 +1,22 @@
-"""The active set method, for problems of a few thousand rows at most on which SMO converges slowly.
+"""Solve problems of at most a few thousand rows by the active set method, where SMO converges slowly.
 
 Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sums of b fixed or free; on the host in float64
-Given:    K (m, m), one problem over its m rows (or coupled problems), feasible coefficients b
-Returns:  b, f = K b + q, the KKT violation and the number of steps
+Given:    the kernel matrix K (m, m), one problem over its m rows or several coupled ones, feasible coefficients b
+Returns:  b, the gradients f = K b + q, the KKT violation and the number of steps
 Stops:    violation <= tol, or no step lowers the dual, or the caller stops it
 Source:   Scheinberg 2006 (An efficient implementation of an active set method for SVMs); Nocedal and Wright, 16.5
 
     until stopped, in rounds:
         F    <- the free coefficients, and the coefficients at a bound that violate optimality most
-        L L' <- K_FF + a small multiple of the identity, once for this F; K_FF is K among F
+        L L' <- K_FF + a small multiple of the identity, factored once for this F; K_FF is K among F
         until a step reaches no bound:
-            d    <- the step to the minimum over F with the sums fixed                        L, Schur complement
-            b, f <- b + t d, f + t K d; t = 1, or less if a coefficient reaches a bound, which is then fixed
+            d    <- the step to the minimum over F with the sums of b fixed, by L and a Schur complement
+            b, f <- b + t d, f + t K d; t = 1, or less so that no coefficient passes a bound
+            fix the coefficients that reached a bound
 
-A step moves all free coefficients to their joint minimum. Problems that take SMO millions of iterations (features of
-very different sizes, nearly equal rows with opposite labels, large C) take about one step for each coefficient that
-reaches a bound or leaves it. If K_FF is singular or indefinite, the step goes down to the next bound.
+A step moves all free coefficients at once towards their joint minimum. Some problems take SMO millions of iterations:
+features of very different sizes, nearly equal rows with opposite labels, large C. Here they take about one step for
+each coefficient that reaches a bound or leaves it. If K_FF is singular or indefinite, a step goes downhill to a bound.
 
 An "entry" is one coefficient of one problem; the entries of all problems follow one another in a vector.
 """
@@ -35,13 +36,13 @@ from clsvm.solvers.newton import Face, Factor, Rows, factor_with_ridge
 
 Flags = NDArray[np.bool_]
 EPS = certificate.EPS
-# A round frees at first at most MIN_JOINED coefficients that would rise, and at most as many that would fall.
+# In the first round at most MIN_JOINED coefficients leave a bound to rise, and at most MIN_JOINED to fall.
 MIN_JOINED = 16
 MAX_FIXED = 128  # when this many coefficients have reached bounds, K among the free coefficients is factored anew
-RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3  # relative ridge on K's diagonal; its factor for each round without progress
-ROUNDS = 100  # most rounds of a solve, in addition to one for each coefficient
-PAIRS = 2  # after so many rounds without progress, every second round moves the most violating pair alone
-STUCK = 10  # rounds without a lower violation or dual before the solve ends
+RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3  # relative ridge on K's diagonal; its growth in each round without progress
+ROUNDS = 100  # a solve has at most ROUNDS rounds, plus one for each coefficient
+PAIRS = 2  # after PAIRS rounds without progress, every second round moves only the most violating pair
+STUCK = 10  # the solve ends after more than STUCK rounds in which neither the violation nor the dual fell
 CLOSE = 0.5  # the solve stops at a KKT violation of CLOSE * tol
 REFINEMENTS = 1  # iterative refinements of a step, since its Schur complement may be nearly singular
 
@@ -75,8 +76,10 @@ def solve(
     should_continue: Callable[[ActiveSetResult], bool] = lambda found: True,
     most: float = np.inf,
 ) -> ActiveSetResult:
-    """Solve ``problem`` (one problem, or coupled ones) from feasible coefficients b (problems, m).
+    """Solve ``problem`` (one problem, or coupled ones) from feasible coefficients b; return the best result found.
 
+    K: kernel matrix (m, m) among the rows of the problem.
+    b: coefficients (problems, m).
     tol: KKT violation at which the solve ends.
     should_continue: function that is called with the best result so far in each round. If it returns False, the solve
     ends.
@@ -107,7 +110,7 @@ def solve(
         steps += made_steps
         current, noise = state.dual()
         decreased, lowest_dual = current < lowest_dual - noise, min(current, lowest_dual)
-        # If few coefficients reached a bound, the next round frees more. Each that reaches a bound costs a step.
+        # Each coefficient that reaches a bound costs a step. If few did in this round, the next round frees more.
         next_max = 2 * max_joined if 4 * fixed <= np.count_nonzero(entering) else max_joined // 2
         if decreased:
             stuck, max_joined = 0, max(MIN_JOINED, next_max)
@@ -128,7 +131,7 @@ class _State:
     def refresh(self) -> None:
         """Correct rounding errors in the fixed sums of b, then compute f = K b + q.
 
-        A sum is not corrected if all of its coefficients are at bounds.
+        If all coefficients of a sum are at bounds except for rounding, they are moved to these bounds instead.
         """
         sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
         for g in np.flatnonzero(sums != self.total):
@@ -145,7 +148,7 @@ class _State:
                 self.b[in_group] = snapped_b
                 continue  # a correction would make a coefficient at its bound seem free
             distance = b - lo if excess > 0 else hi - b
-            order = np.lexsort((-distance, at_bound(b)))  # free coefficients first, then those farthest from the bound
+            order = np.lexsort((-distance, at_bound(b)))  # free coefficients first, each kind by falling distance
             b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(distance[order]), abs(excess)), prepend=0.0)
             self.b[in_group] = np.clip(b, lo, hi)
         self.f = (self.b.reshape(-1, self.m) @ self.K).ravel() + self.q
@@ -156,16 +159,16 @@ class _State:
         return float(self.b @ (self.f + self.q)) / 2 + self.epsilon * size, EPS * self.max_diagonal * size**2 / 100
 
     def choose_entering(self, optimality: Extremes, max_joined: int, least: float) -> NDArray[np.int8]:
-        """Choose coefficients at a bound or at 0 that become free.
+        """Choose the coefficients at a bound or at 0 that become free: those that violate optimality most.
 
         Return a number for each coefficient: 1 if it becomes free to rise, -1 if it becomes free to fall, else 0.
 
-        max_joined: most coefficients chosen for each direction.
-        least: a chosen coefficient violates optimality by more than this.
+        max_joined: most coefficients that become free to rise, and most that become free to fall.
+        least: KKT violation that a chosen coefficient exceeds.
         """
         inside, entering, middle = optimality.inside, np.zeros(len(self.b), np.int8), optimality.offset
         if optimality.fixed_sums:
-            # Take the middle of the extreme derivatives as the offset, so that some entries rise and others fall.
+            # With the middle of the extreme derivatives as the offset, both rising and falling entries are chosen.
             with np.errstate(invalid="ignore"):
                 between = (optimality.least + optimality.most) / 2
             middle = np.where(np.isfinite(between), between, optimality.rho)[optimality.group]
@@ -176,9 +179,9 @@ class _State:
         return entering
 
     def pair(self, optimality: Extremes) -> NDArray[np.int8]:
-        """Mark the most violating pair of coefficients: by 1 the one that will rise, by -1 the other. All others get 0.
+        """Return 1 and -1 for the most violating pair of coefficients, which will rise and fall, and 0 for all others.
 
-        If no sum of coefficients is fixed, a single coefficient takes the place of the pair.
+        If no sum of coefficients is fixed, only the most violating coefficient is marked.
         """
         entering, in_group = np.zeros(len(self.b), np.int8), optimality.group == optimality.violations.argmax()
         up = np.where(in_group, optimality.right, np.inf).argmin()
@@ -217,11 +220,14 @@ class _State:
 
 
 def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: float, most: float) -> tuple[int, int]:
-    """Minimise the dual over coefficients that are ``inside`` their bounds or ``entering``, in at most ``most`` steps.
+    """Minimise the dual over the free coefficients, in at most ``most`` steps.
 
-    Return the number of steps that changed a coefficient, and the number of coefficients that reached a bound or 0.
+    Return the number of steps that changed a coefficient, and the number of coefficients that were fixed at a bound or
+    at 0.
 
-    ridge: first ridge to try, divided by the number of coefficients and the largest diagonal entry of K among them.
+    inside: mask of the coefficients between their bounds; they are free.
+    entering: 1 or -1 for a coefficient that becomes free to rise or to fall, 0 for all others.
+    ridge: the first ridge to try is this times the number of free coefficients times K's largest diagonal entry.
     """
     F = np.flatnonzero(inside | (entering != 0))
     if not F.size:
@@ -233,12 +239,12 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
     factor = _factorize(hessian, ridge * len(F), largest or 1.0)
     face = Face(factor, state.f[F] + epsilon_term, group, len(present) if sums else 0, REFINEMENTS)
     fixed, zeros, made_steps = np.zeros(len(F), bool), np.zeros(len(F)), 0
-    # A coefficient of ``entering`` that would move in the wrong direction is fixed at once.
+    # A coefficient of ``entering`` that would move in the wrong direction is fixed at its bound at once.
     for _ in range(MAX_FIXED + len(F)):
         d = face.minimum(fixed, zeros)
         if d is None:
             break
-        if sums:  # remove rounding errors from the sums of the step d, which must be 0
+        if sums:  # the step d must have sums of 0, so remove their rounding errors
             free_count = np.bincount(group[~fixed], minlength=len(present))
             for _ in range(2):
                 excess = np.bincount(group, d, len(present)) / np.maximum(free_count, 1)
@@ -265,7 +271,7 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
             break
         reached = np.flatnonzero(hit)
         if not step and not entering[F][~fixed & ~hit].any():
-            # Fix one of the coefficients at bounds alone, since fixing all of them could prevent every later step.
+            # Fix only one of the coefficients that reached bounds, since fixing all could prevent every later step.
             reached = reached[[np.abs(d[reached]).argmax()]]
         fixed[reached] = True
         if np.count_nonzero(fixed) >= MAX_FIXED and made_steps:
@@ -276,8 +282,8 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
 def _factorize(hessian: Vector, ridge: float, least: float) -> Factor:
     """Return the Cholesky factor of ``hessian``, K among the free coefficients, plus a ridge on its diagonal.
 
-    ridge: first ridge to try, as a share of the mean diagonal; it grows until the matrix is positive definite.
-    least: value that replaces a smaller mean diagonal.
+    ridge: first ridge to try, as a share of the mean diagonal entry. It grows until the matrix is positive definite.
+    least: value to use for the mean diagonal entry if that is smaller.
     """
     ridges = takewhile(np.isfinite, accumulate(repeat(100.0), mul, initial=ridge))
     factor = factor_with_ridge(

@@ -1,21 +1,26 @@
-"""The batch solver: many small problems at a time, each with all of its kernel matrix on the device.
+"""Solve many small problems at a time, each with all of its kernel matrix on the device.
 
 Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sums of b fixed or free, for each Subproblem,
           over a subset of the rows of one data set
-Given:    products with K over all rows (gram); the rows and the dual problem of each subproblem
-Returns:  b, rho, objectives and violation of each subproblem
+Given:    products with the kernel matrix K over all rows (gram); the rows and the dual problem of each subproblem
+Returns:  coefficients b, offsets rho, objectives and KKT violation of each subproblem
 
-A subproblem of the batch is a pair of classes, a fold, or any subset of rows. All of its rows are its working set,
-padded to W rows. A batch goes through three stages: the W x W tiles K among the rows of each subproblem; the SMO
-kernel, with one work-item or work-group for each subproblem; and f = K b + q. The last two are repeated until all
-subproblems are solved or have stalled, since the SMO kernel's own f is in kernel precision.
+A subproblem is a pair of classes, a fold, or any other subset of the rows. Its working set is all of its rows, padded
+to W rows. A batch of subproblems goes through three stages:
 
-Kernel values of the SMO kernel. On a CPU with short rows, the SMO kernel computes rows of its tile itself when it first
-needs them, because many coefficients never change. If all of K is on the device, it reads rows from there.
+    1. compute the tile of each subproblem: the kernel matrix among its rows, W x W values
+    2. run the SMO kernel, with one work-item or work-group for each subproblem
+    3. compute the gradients f = K b + q of each subproblem from its tile
 
-Float64 check. If the bound of K's rounding errors exceeds most of tol, f is computed from float64 products with the
-support vectors, for all rows whose exact f could change the outcome. If rounding could change only the objective by too
-much, a sample of rows first measures the effect on it.
+Stages 2 and 3 are repeated until all subproblems are solved or have stalled, since the SMO kernel computes its own f
+only in the precision of K.
+
+On a CPU with short rows, stage 1 is left out. The SMO kernel then makes a row of its tile when it first needs the row,
+because many coefficients never change.
+
+Float64 check: if rounding errors of K could change whether a violation is within tol, f of the rows in question is
+computed in float64. If they could change only an objective too much, f of a sample of rows in float64 first measures
+the effect.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,16 +41,16 @@ from clsvm.solvers.state import Limits, SmoKernel, View, max_working_set
 from clsvm.threads import one_thread
 
 SMALL = 128  # number of rows of the smallest tile in workgroup-style kernels
-STOP = 0.1  # share of tol at which the SMO kernel stops; the rest is for rounding errors of K
+STOP = 0.1  # the SMO kernel stops at a violation of STOP * tol; the rest of tol is left for rounding errors of K
 FEW, STOP_FEW = 256, 0.02  # subproblems of at most FEW rows stop at STOP_FEW * tol, since SMO costs little there
 LAUNCH = 20  # a launch makes at most LAUNCH * W SMO iterations for a subproblem of W rows
-PER_UNIT, ROWS = 2, 16384  # a batch has PER_UNIT subproblems for each compute unit, or more if these have few rows
-IN_CACHE = 256 << 10  # the rows of a subproblem stay in a core's cache if they take at most so many bytes
-SAMPLE, SAFETY = 16, 2  # number of rows sampled for their rounding errors; safety factor on the largest error found
-MANY = 2 * certificate.SAMPLE  # for more support vectors than this, certificate.sample chooses the sampled rows
+PER_UNIT, ROWS = 2, 16384  # a batch has PER_UNIT subproblems for each compute unit, or about ROWS rows if that is more
+IN_CACHE = 256 << 10  # the rows of a subproblem stay in a core's cache if they take at most IN_CACHE bytes
+SAMPLE, SAFETY = 16, 2  # about SAMPLE rows measure the rounding errors; SAFETY multiplies the largest error found
+MANY = 2 * certificate.SAMPLE  # with more than MANY support vectors, certificate.sample chooses the sampled rows
 REUSE = 1.5  # a freed buffer is reused if its size is at most REUSE times the requested size
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
-ON_HOST = 1 / 8  # number of float64 kernel values that the host computes while the device lays out one stored entry
+ON_HOST = 1 / 8  # number of float64 kernel values that the host computes while the device lays out one entry of X
 
 
 class Request(NamedTuple):
@@ -56,21 +61,21 @@ class Request(NamedTuple):
     tol
         KKT violation to reach.
     max_iter
-        most SMO iterations of a subproblem, -1 for the device profile's patience.
+        most SMO iterations of a subproblem; -1 for ``Profile.patience`` times its number of padded rows.
     kernel_scale
-        rounding error of K in units of its dtype's eps.
+        rounding error of a value of K in units of its dtype's eps.
     exact
-        function without arguments that returns a source of float64 values of K: an Operator, or a function of row and
-        column numbers on the host. None stands for no float64 check.
+        function without arguments that returns a source of float64 values of K. The source is an Operator, or a
+        function that computes K[rows, columns] on the host. None stands for no float64 check.
     sample
         function that computes K[rows, columns] in float64 on the host, for few rows; or None.
     sizes
-        sizes of all rows (n,) by Kernel.sizes, from which rounding errors follow, or None. By these sizes rows of large
-        subproblems are sampled.
+        sizes of all rows (n,) by Kernel.sizes, or None. The float64 check of a subproblem with many support vectors
+        samples the largest rows, since their kernel values have the largest rounding errors.
     should_stop
         function that is called after each launch. If it returns True, the batch ends with its results so far.
     description
-        precision, device and layout for the results, as texts.
+        texts for the results: precision, device and layout.
     """
 
     tol: float
@@ -98,9 +103,9 @@ def batch_size(stream: Stream) -> int:
 
 
 def rows_on_demand(gram: Operator, rows: int) -> bool:
-    """Return whether the SMO kernel of a batch can compute rows of its tile Q itself when it needs them.
+    """Return whether the ``rows`` rows of a subproblem stay in the cache of a core.
 
-    This is possible if the ``rows`` rows of a subproblem stay in the cache of a core.
+    If so, the SMO kernel of a batch can compute rows of its tile of K itself when it needs them.
     """
     return gram.panel_bytes(rows) <= IN_CACHE
 
@@ -123,7 +128,7 @@ def solve(gram: Operator, subproblems: Sequence[Subproblem], request: Request) -
         for W, indices in batches:
             batch = _Batch(gram, [subproblems[index] for index in indices], W, Q, request)
             if not batch.row_arguments:
-                if not blank:  # the padding of a tile is never written, but its values must be finite
+                if not blank:  # clear Q once: the padding of a tile is never written, but must be finite
                     stream.clear(Q, nbytes)
                 blank = True
                 batch.tiles()
@@ -135,9 +140,9 @@ def solve(gram: Operator, subproblems: Sequence[Subproblem], request: Request) -
 
 
 def _width(gram: Operator, rows: int) -> int:
-    """Return W, the number of rows of the square tile of a subproblem with ``rows`` rows.
+    """Return W, the number of rows to which a subproblem with ``rows`` rows is padded.
 
-    W is a multiple of the vector length. In workgroup style there are few values of W, since each needs its own
+    W is a multiple of the block sizes of the kernels. In workgroup style W takes few values, since each needs its own
     program.
     """
     unit, profile = gradients.UNIT, gram.stream.profile
@@ -148,11 +153,11 @@ def _width(gram: Operator, rows: int) -> int:
 
 
 def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[tuple[int, list[int]]]:
-    """Yield each batch: the number W of rows of its tiles, and the list of its subproblems' indices.
+    """Divide subproblems into batches. Yield for each batch its padded number W of rows, and its subproblems' indices.
 
-    The numbers of compute units and the memory determine how many subproblems a batch has.
+    The number of compute units and the free memory determine how many subproblems a batch has.
 
-    order: indices of subproblems, those with most rows first.
+    order: indices of subproblems, by falling number of rows.
     sizes: number of rows of each subproblem.
     """
     stream, itemsize, first = gram.stream, np.dtype(gram.rows.dtype).itemsize, 0
@@ -171,7 +176,7 @@ def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[tup
 class _Batch:
     """Solve B subproblems, each padded to W rows, with their tiles in the buffer Q.
 
-    The tile of a subproblem is the kernel matrix among its rows, padded to W x W.
+    The tile of a subproblem is the kernel matrix among its rows, padded to W x W values.
 
     Attributes
     ----------
@@ -194,7 +199,7 @@ class _Batch:
             ws[p, :m], self.positions[p, :m] = np.arange(m), gram.rows.position[subproblem.rows]
             lo[p, :m], hi[p, :m], q[p, :m] = problem.lo[0], problem.hi[0], problem.q[0]
             b[p, :m] = subproblem.initial[0]
-        # Round the numbers as the device does, which without double precision stores them as sums of two floats.
+        # Round the numbers as the device does: without double precision it stores each as a sum of two floats.
         lo, hi, q, self.b = map(stream.round_wide, (lo, hi, q, b))
         self.problem = Problem(lo, hi, q, kind.constraint, kind.epsilon)
         wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.epsilon]), q))
@@ -205,7 +210,7 @@ class _Batch:
         self._state, (self._linear, self._delta, self._counters, made, self._ws) = View(*parts[:5]), parts[5:10]
         all_rows, *self._row_counts = parts[10:]
         self.panel, self.at = gradients.gathered(gram, self.positions, all_rows)
-        # the SMO kernel computes rows of its tile Q from the panel, or gets whole tiles
+        # with a row source the SMO kernel makes rows of its tile Q from the panel; else it gets whole tiles
         possible = stream.profile.style == "simd" and kind.constraint is not Constraint.SPLIT
         given = gram.row_source(self.panel) if possible and rows_on_demand(gram, W) else None
         source, values = given or (None, ())
@@ -213,7 +218,7 @@ class _Batch:
         self._smo = SmoKernel(stream, gram.rows.dtype, W, kind.constraint, source)
 
     def tiles(self) -> None:
-        """Compute the tiles K among the rows of each subproblem of the batch."""
+        """Compute the tile of each subproblem of the batch: the kernel matrix among its rows."""
         stream, gram, W = self.stream, self.gram, self.W
         for p, (subproblem, count) in enumerate(zip(self.subproblems, self._row_counts, strict=True)):
             part, rows = gram.part(self.panel, p * W, W, count), stream.part(self.at, 4 * p * W, 4 * W)
@@ -232,7 +237,7 @@ class _Batch:
         exact, mask, steps = np.zeros(B, bool), np.zeros((B, W), bool), np.zeros(B, np.int64)
         results: dict[int, Result] = {}
         if self.b.any():
-            if self.row_arguments:  # a launch without iterations makes the rows of Q that f needs, where b is not 0
+            if self.row_arguments:  # f needs rows of Q with b != 0: a launch without iterations makes them
                 self._solve(limits._replace(steps=0))
             self._respond()
         while True:
@@ -262,7 +267,7 @@ class _Batch:
             end = not unsolved.any() or request.should_stop()
             outcomes = zip(*map(np.ndarray.tolist, (violation, steps, bound, mask.sum(axis=1), certified)), strict=True)
             offsets, rho = optimality.offset.reshape(B, W), optimality.rho.reshape(B, -1)
-            # a result does not depend on the other subproblems of the batch: the first certified coefficients count
+            # keep the first certified coefficients of a subproblem, so that the rest of the batch does not matter
             for p, outcome in enumerate(outcomes):
                 if p not in results and (end or certified[p]):
                     results[p] = self._result(p, offsets[p], rho[p], outcome)
@@ -270,16 +275,16 @@ class _Batch:
                 return [results[p] for p in range(B)]
 
     def _solve(self, limits: Limits) -> None:
-        """Launch the SMO kernel on all subproblems of the batch."""
+        """Launch the SMO kernel on all subproblems of the batch, up to the ``limits``."""
         (B, W), state = self.b.shape, (self._state, self._delta, self._counters)
         self._smo(B, W, self._ws, self.Q, state, limits, self.row_arguments)
 
     def _imprecise(self, bound: Vector, certain: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which of the B subproblems may have a relative rounding error of the objective above OBJECTIVE, (B,).
+        """Mark the subproblems whose objective may have a relative rounding error above certificate.OBJECTIVE, (B,).
 
         bound: error bound of the gradients f of each subproblem, (B,).
-        certain: mask (B,) of subproblems whose violation needs no check. For these subproblems, a sample of rows
-            measures the rounding errors.
+        certain: mask (B,) of subproblems whose violation needs no float64 check. A sample of rows measures their
+            rounding errors.
         """
         level, weight = certificate.dual_size(self.problem, self.b, self.f)
         imprecise = np.asarray(bound * weight > certificate.OBJECTIVE * level)
@@ -294,9 +299,8 @@ class _Batch:
     def _sampled_error(self, subproblems: NDArray[np.bool_]) -> Vector:
         """Estimate the sum over the rows i of |b_i| * |error of f_i|, for each of the B subproblems, (B,).
 
-        The sums are estimated from support vectors drawn by certificate.sample. If the coefficients of a subproblem add
-        up to 0, the mean error is subtracted, since a constant error of f has no effect. ``self.f`` is the same
-        afterwards.
+        The sums are estimated from support vectors that certificate.sample chooses. If the coefficients of a subproblem
+        add up to 0, a constant error of f has no effect, so the mean error is subtracted. ``self.f`` stays as it is.
 
         subproblems: mask (B,) of the subproblems to estimate; the result is 0 for all others.
         """
@@ -315,8 +319,8 @@ class _Batch:
     def _largest_error(self, subproblems: NDArray[np.bool_]) -> Vector:
         """Return the largest rounding error of the gradients f in a sample of rows, for the B subproblems, (B,).
 
-        The sample has support vectors with coefficients of all sizes. Their f in float64 is computed by the host if it
-        can, else by the device. ``self.f`` is the same afterwards.
+        The sample has support vectors with coefficients of all sizes. The host computes their f in float64 if
+        ``request.sample`` is given, else the device does. ``self.f`` stays as it is.
 
         subproblems: mask (B,) of the subproblems to measure; the result is 0 for all others.
         """
@@ -330,7 +334,7 @@ class _Batch:
         else:
             self._respond_exactly(mask)
         error = np.abs(self.f - before).max(axis=1)
-        if self.request.sample:  # the host changed f in its own memory alone
+        if self.request.sample:  # only the host's copy of f changed, not the device's
             self.f = before
         else:
             self._restore(before)
@@ -348,14 +352,14 @@ class _Batch:
         """
         gradients.respond_tiles(self.gram, self.b.shape, self.Q, self._state.b, self._linear, self._state.f)
         f = self.stream.read_wide(self._state.f, self.b.shape)
-        self.f = np.where(self.positions >= 0, f, 0.0)  # padding rows may have no valid kernel value
+        self.f = np.where(self.positions >= 0, f, 0.0)  # padding rows may have invalid kernel values
         certificate.finite(self.f, self.gram.kernel)
 
     def _respond_exactly(self, mask: NDArray[np.bool_]) -> None:
         """Compute the gradients f in float64 where ``mask`` (B, W) is true.
 
-        The host computes them if few kernel values are needed. Otherwise the device computes them by products with K,
-        for which rows of X must first be laid out.
+        The host computes them if few kernel values are needed, or if ``request.exact`` returns a function. Otherwise
+        the device lays out the rows of X and computes products with K.
         """
         assert self.request.exact
         few = int((mask.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
@@ -372,7 +376,7 @@ class _Batch:
         self.stream.write_wide(self._state.f, self.f)
 
     def _by_host(self, block: Block, mask: NDArray[np.bool_]) -> None:
-        """Compute the gradients f where ``mask`` (B, W) is true, from blocks of K on the host."""
+        """Compute the gradients f on the host where ``mask`` (B, W) is true. ``block`` computes K[rows, columns]."""
         with one_thread():
             for p in np.flatnonzero(mask.any(axis=1)).tolist():
                 rows, entries, used = self.subproblems[p].rows, np.flatnonzero(mask[p]), np.flatnonzero(self.b[p])

@@ -1,8 +1,8 @@
-"""Optimality conditions of the dual problem in float64, and the check of a solve by them.
+"""Compute the optimality conditions of the dual problem in float64, and check solves by them.
 
-:func:`of` computes the derivatives of the dual, their extremes, the offsets and the KKT violation from b and
-f = K b + q. :func:`evaluate` adds the objectives. :class:`Check` decides which rows' f must be computed again from
-float64 kernel values, because rounding errors of K could change the outcome.
+:func:`of` takes coefficients b and gradients f = K b + q. It computes the derivatives of the dual, their extremes, the
+offsets and the KKT violation. :func:`evaluate` adds the objectives. :class:`Check` computes f of a row again from
+float64 kernel values if rounding errors of K could change whether a solve has converged.
 
 An "entry" is one coefficient of one problem; the entries of all problems follow one another. A "group" is a set of
 entries whose sum the constraint fixes. The multiplier of this sum is the group's offset rho. If the constraint fixes
@@ -19,9 +19,9 @@ from clsvm.report import relative_gap
 from clsvm.solvers.result import Settings
 
 OBJECTIVE = 5e-5  # largest accepted relative error of an objective by rounding of K
-# Rounding errors are measured in a sample of SAMPLE rows, or in all rows if these are at most FEW * SAMPLE.
+# Rounding errors are measured in a sample of SAMPLE rows, or in all rows if there are at most FEW * SAMPLE.
 SAMPLE, FEW = 256, 4
-INSUFFICIENT = 100.0  # a dtype is too coarse if rounding errors of K exceed INSUFFICIENT * tol
+INSUFFICIENT = 100.0  # a dtype of K is too coarse if its rounding can change f by more than INSUFFICIENT * tol
 EPS = float(np.finfo(np.float64).eps)
 SLACK = 64  # assumed rounding error of a sum of coefficients b, in units of eps * sum |b|
 
@@ -42,8 +42,9 @@ def precision_insufficient(dtype: str, scale: float, problem: Problem, tol: floa
 
 
 def rounding_bounds(dtype: str, scale: float, b: Vector) -> Vector:
-    """Return for each problem (problems,) the largest error of K b by rounding of K, for coefficients b (problems, n).
+    """Return for each problem a bound of the error of K b that the rounding of K can cause, (problems,).
 
+    b: coefficients (problems, n).
     scale: rounding error of a kernel value in units of eps of ``dtype``.
     """
     return np.asarray(float(np.finfo(dtype).eps) * scale * np.abs(b).sum(axis=1))
@@ -103,8 +104,9 @@ class Extremes(NamedTuple):
     def deciding(self, tol: float, errors: Vector) -> NDArray[np.bool_]:
         """Mark the entries whose exact derivatives could change whether the violation is within tol, (entries,).
 
-        If rounding errors leave open whether a group's violation is within tol, the result marks two kinds of the
-        group's entries: entries whose exact derivative may be an extreme, and free entries, which determine the offset.
+        Entries are marked in groups for which rounding errors leave open whether the violation is within tol. These are
+        the entries whose exact derivative may be an extreme, and the free entries, which determine the offset. If no
+        sum is fixed, an entry is marked if its own violation may exceed tol.
 
         errors: bounds of the rounding errors of the derivatives, (entries,).
         """
@@ -121,9 +123,10 @@ class Extremes(NamedTuple):
 
 
 def one_sided_derivatives(f: Vector, b: Vector, lo: Vector, hi: Vector, epsilon: float) -> tuple[Vector, Vector]:
-    """Return the derivatives of the dual for rising and for falling b, as in common.cl.
+    """Return the derivatives of the dual for rising and for falling coefficients b, from the gradients f.
 
-    They are infinity at the upper bound, and -infinity at the lower bound.
+    The derivative for rising b is infinity at the upper bound. The derivative for falling b is -infinity at the lower
+    bound. On the device common.cl computes the same.
     """
     right, left = f, f
     if epsilon:
@@ -169,9 +172,10 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
 
 
 def offsets(least: Vector, most: Vector, count: NDArray[Any], sums: NDArray[Any]) -> Vector:
-    """Return the offset of each group: the mean derivative of its free entries, ``sums / count``.
+    """Return the offset of each group: the mean derivative ``sums / count`` of its ``count`` free entries.
 
-    Without free entries the offset is the middle between ``most`` and ``least``. All arrays have one shape.
+    A group without free entries has the middle between its extreme derivatives ``least`` and ``most`` as its offset.
+    All arrays have one number for each group.
     """
     both = np.isfinite(least) & np.isfinite(most)
     with np.errstate(invalid="ignore"):
@@ -215,18 +219,21 @@ class Check:
         self._exact_rows = np.zeros(0, bool)  # rows with float64 values
 
     def error_bound(self, b: Vector) -> float:
-        """Return the largest error of f that rounding of kernel values can cause, for coefficients b (problems, n)."""
+        """Return the largest error of gradients f that rounding of K can cause, for coefficients b (problems, n)."""
         return float(rounding_bounds(self._dtype, self._settings.kernel_scale, b).max())
 
     def error_bounds(self, b: Vector) -> Vector:
-        """Return the error bound of f of each row (n,), for coefficients b (problems, n)."""
+        """Return for each row a bound of the error of f (n,), for coefficients b (problems, n).
+
+        After f of a row was computed in float64, only the change of b since then adds to the row's bound.
+        """
         whole = np.full(b.shape[1], self.error_bound(b))
         return whole if self._b is None else np.minimum(whole, self._errors + self.error_bound(b - self._b))
 
     def remember(self, rows: NDArray[np.bool_], b: Vector, c: Vector) -> None:
         """Keep c = K b (problems, n) for coefficients b.
 
-        rows: for each of the n rows, whether its entries of c come from float64 kernel values.
+        rows: for each of the n rows, whether its column of c comes from float64 kernel values.
         """
         self._errors = np.where(rows, 0.0, self.error_bounds(b))
         self._exact_rows, self._b, self._product = rows, b.copy(), c
@@ -239,7 +246,8 @@ class Check:
     def evaluated(self, at: NDArray[np.intp], b: Vector) -> Vector:
         """Return K b of the rows ``at`` in float64, (problems, rows).
 
-        If a row was computed in float64 before, K times the change of b is added to that value if this is less work.
+        If K b of a row is known in float64 for earlier coefficients, only K times the change of b is computed, if that
+        is less work.
         """
         assert self.exact
         changed = b if self._b is None else b - self._b
@@ -254,14 +262,14 @@ class Check:
     def __call__(
         self, problem: Problem, b: Vector, f: Vector, worst: float, tol: float, gap: bool = False
     ) -> CheckResult:
-        """Return the violation of coefficients b, and f with float64 values of some rows.
+        """Return the KKT violation of coefficients b, and f with float64 values in the rows that need them.
 
         A row's f is computed in float64 if its exact value could change whether the violation is within tol, and its
-        error bound exceeds a tenth of tol. In dtype float64 all rows are computed, since f has accumulated the rounding
-        of many iterations.
+        error bound exceeds a tenth of tol. If the solve itself runs in float64, f of all rows is computed again, since
+        it has accumulated the rounding of many iterations.
 
-        If rounding could change an objective by more than OBJECTIVE, f of support vectors is computed in float64 too.
-        This is done only if ``gap`` is true, or if a report follows and the violation is within tol.
+        If rounding could change an objective by more than the share OBJECTIVE, f of support vectors is computed in
+        float64 too. This is done only if ``gap`` is true, or if a report follows and the violation is within tol.
 
         worst: KKT violation computed from the argument f.
         gap: whether the duality gap may end the solve.
@@ -298,9 +306,9 @@ class Check:
 
 
 def rows_to_check(problem: Problem, b: Vector, f: Vector, errors: Vector, tol: float) -> NDArray[np.bool_]:
-    """Return for which rows (n,) the exact f could change whether the violation of b is within tol.
+    """Mark the rows whose exact f could change whether the violation of coefficients b is within tol, (n,).
 
-    Rows with an error bound of at most a tenth of tol do not count.
+    Rows with an error bound of at most a tenth of tol are not marked.
 
     errors: error bounds of f, (n,).
     """
@@ -312,8 +320,9 @@ def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np
     """Return about SAMPLE of the ``rows``, ascending, and for each the number of rows that it represents.
 
     A quarter of the sample are the rows with the largest ``sizes`` (n,), since their kernel values have the largest
-    rounding errors. The others are taken at equal steps from the rest, sorted by falling max_p |b_p| over the
-    problems p, for coefficients b (problems, n).
+    rounding errors. The other rows are sorted by falling |b|, the largest over the problems, and taken at equal steps.
+
+    b: coefficients (problems, n).
     """
     by_size = rows[np.argsort(-sizes[rows], kind="stable")]
     largest, others = by_size[: SAMPLE // 4], by_size[SAMPLE // 4 :]

@@ -1,25 +1,26 @@
-"""The decomposition solver: the dual of kernel SVMs by working sets that are chosen and solved on the device.
+"""Solve the dual of kernel SVMs by decomposition into working sets, which are chosen and solved on the device.
 
 Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sum b fixed or free; :class:`Coupled`: several
           problems that are coupled row by row
-Given:    products with K (gram), the problem (problem.py), settings
-Returns:  b, f = K b + q, rho, and how the solve ended
+Given:    products with the kernel matrix K (gram), the problem (problem.py), settings
+Returns:  coefficients b, gradients f = K b + q, offsets rho, and how the solve ended
 Stops:    KKT violation <= tol, relative duality gap <= gap_tol, max_iter SMO iterations, or max_time
 Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets of half old, half new rows as in
-          ThunderSVM and oneDAL; the W x W tile first and whole rows only for coefficients that changed, as in cuML;
-          SMO chooses its pairs of rows as LIBSVM does (WSS 2)
+          ThunderSVM and oneDAL; first the tile of K among the W rows of the working set, then whole rows of K only for
+          coefficients that changed, as in cuML; SMO chooses its pairs of rows as LIBSVM does (WSS 2)
 
     until stopped:
         ws   <- half of the last working set, and the rows with the largest violations      state.py
-        Q    <- tile K(ws, ws); values among rows that stayed are from the last tile        gram.tile, carry.cl
-                (or whole rows first, and Q from the row cache                              kernel_rows.py, stored.cl)
+        Q    <- tile K(ws, ws); values among rows that stayed are copied from the last Q    gram.tile, carry.cl
         b_ws <- solution of the dual over ws                                                subproblem_*.cl
-        f    <- f + K(., changed) delta, rows from the row cache, or computed; delta is     rowcache.cl, update.cl, gram
-                the change of the coefficients
-        if SMO converges slowly, a Newton step: all free coefficients to their minimum      newton.py
+        f    <- f + K(., changed) delta, for the changes delta of the coefficients;         rowcache.cl, update.cl
+                rows of K that the row cache lacks are computed                             gram
+        if SMO converges slowly: move all free coefficients to their joint minimum          newton.py
 
-The host reads no array of length n but b and f, and these only a few times. It waits for the device every ``sync``
-outer iterations, to read the violation (smo.py). K is usually in float32, b and f in float64 (or pairs of float32).
+If that is less work, the rows K(ws, .) are computed first, and Q is copied from the row cache (kernel_rows.py).
+
+The host seldom reads arrays of length n: b and f, a few times in a solve. Every ``sync`` outer iterations it waits for
+the device and reads the violation (smo.py). K is usually in float32. b and f are in float64, or pairs of float32.
 """
 
 from collections.abc import Iterator
@@ -48,14 +49,14 @@ from clsvm.solvers.state import (
     squares,
 )
 
-# To measure its time, the host waits for each part of an outer iteration, but only if there are more rows than UNTIMED.
+# With more than UNTIMED rows, the host waits for each part of an outer iteration, to measure the part's time.
 UNTIMED = 1024
 WHOLE = 16  # the memory for a working set holds a multiple of WHOLE rows
 LEAST = 4  # if a working set has at least LEAST rows, half of them stay in the next working set
 
 
 class Solver(Loop):
-    """Solve a problem on one device, with a method for each stage of an outer iteration.
+    """Solve a problem on one device by outer iterations over working sets.
 
     :meth:`load` starts another problem of the same shape and constraint, with the same memory and row cache.
 
@@ -83,10 +84,10 @@ class Solver(Loop):
         self.load(problem, settings)
 
     def _allocate(self) -> None:
-        """Allocate the panel and the tile Q of the working set.
+        """Allocate the panel, a buffer for rows of X, and the tile Q of the working set.
 
-        The panel has the rows of the working set, from which Q is computed, and then rows whose coefficients changed,
-        to update f.
+        In an outer iteration the panel first holds the rows of the working set, to compute Q. Then it holds rows whose
+        coefficients changed, to update the gradients f.
         """
         self.panel, self._has_tile = self.state.gram.panel(self.selection.stride, square=True), False
         self.Q = self.stream.buffer(np.dtype(self.dtype).itemsize * self.panel.capacity**2)
@@ -96,9 +97,10 @@ class Solver(Loop):
         self.view = self.state.view
 
     def load(self, problem: Problem, settings: Settings) -> None:
-        """Set the state to the start of ``problem``, which has the shape and constraint of the problem loaded before.
+        """Load ``problem`` and its start coefficients, and compute the gradients f at this start.
 
-        The gradients f at the start are computed too, from ``settings.known_gradient`` if there is one.
+        The problem has the shape and constraint of the one loaded before. If there is a ``settings.known_gradient``, f
+        is computed from it.
         """
         self.problem, self.settings = problem, settings
         start = problem.initial if settings.start is None else settings.start
@@ -117,15 +119,14 @@ class Solver(Loop):
         self._update_optimality()
 
     def _working_set(self, gram: Operator) -> tuple[int, int]:
-        """Return the size of a working set in rows, and the number of rows for which memory is allocated.
+        """Return the number of rows of a working set, and the number of rows for which memory is allocated.
 
-        The rows are stored in a panel (a buffer of right-hand rows of a product), in blocks. The number of allocated
-        rows is the requested size, rounded down to whole blocks. It is then reduced in steps of about an eighth, until
-        the panel and the square tile of K among the rows fit in their share of the free memory.
+        Memory is allocated for the requested number of rows, rounded down to whole blocks of a panel. The number is
+        reduced in steps of about an eighth, until the rows and the square tile of K among them fit in memory.
 
-        The size is the requested size, or the number of allocated rows if that is less. It is made even, because half
-        of the rows stay in the next working set. With two fixed sums the size is at least 4, a pair of rows for each
-        sum.
+        A working set has the requested number of rows, or as many as are allocated if these are fewer. The number is
+        even, because half of the rows stay in the next working set. With two fixed sums it is at least 4, a pair of
+        rows for each sum.
         """
         stream, rows, unit = self.stream, gram.rows, max(gram.width, WHOLE)
         real, most = np.dtype(rows.dtype).itemsize, max_working_set(stream)
@@ -143,7 +144,10 @@ class Solver(Loop):
         return min(W, max(least, -(-requested // 2) * 2)), W
 
     def _other_bytes(self, W: int, real: int) -> int:
-        """Return the bytes that a working set of W rows needs in addition to its panel and its tile Q (W, W)."""
+        """Return the bytes that a working set of W rows needs in addition to its panel and its tile Q (W, W).
+
+        real: bytes of a kernel value.
+        """
         return 24 * self.problem.problems * W + Selection.nbytes(self.stream.profile, self.n, W)
 
     def coefficients(self) -> Vector:
@@ -172,7 +176,7 @@ class Solver(Loop):
             self.rows.panel = self.panel
 
     def _between_checks(self, optimality: Optimality) -> bool:
-        """Reserve memory of the row cache, and prefetch rows of K if that pays.
+        """Reserve memory for the row cache, and prefetch rows of K if that pays.
 
         Then make a Newton step if it costs less than the outer iterations that it replaces. Return whether a Newton
         step was made.
@@ -208,16 +212,16 @@ class Solver(Loop):
         with self._lap("update"):
             rows.plan(self.stay)
             rows.add_hits()
-        with self._lap("rows"):  # with rows_before_tile, the row cache has all rows, and none is computed here
+        with self._lap("rows"):  # if rows were computed before the tile, the cache has them, so none is missing here
             rows.compute_misses()
         self._update_optimality()
 
     @contextmanager
     def _lap(self, part: str) -> Iterator[None]:
-        """Measure the seconds of a part of an iteration.
+        """Measure the seconds of the ``part`` of an outer iteration that runs in this context.
 
-        If the host waits for the device in every iteration anyway, it waits for each part too, so that the seconds of
-        each part are right. With at most UNTIMED rows the host does not wait.
+        The host waits for the end of the part if it waits for the device in every iteration anyway and a report
+        follows. With at most UNTIMED rows the host does not wait.
         """
         started = perf_counter()
         yield
@@ -230,9 +234,9 @@ class Solver(Loop):
     def _tile(self, stay: int) -> None:
         """Make the tile Q = K(ws, ws) of the working set ws.
 
-        The first ``stay`` rows were in the last working set too, and the values of K among these rows are copied from
-        the last tile. They are computed again if ``stay`` is not a multiple of both SQUARE and ``gram.rows.lanes``, the
-        block sizes of the kernels. Half of all other values are computed, and the other half follow by symmetry.
+        The first ``stay`` rows were in the last working set too. Values of K among them are copied from the last tile
+        if ``stay`` is a multiple of the block sizes of the kernels. Half of all other values are computed, and the
+        other half follow by symmetry.
         """
         gram, panel, half = self.state.gram, self.panel, self.W // 2
         ws, Q, W = self.selection.ws, self.Q, panel.capacity
@@ -272,8 +276,8 @@ class Coupled(Solver):
 
     With the gradients f_p = K b_p + q_p, the violation of row i is
     v_i = max {f_pi : b_pi > lo_pi} - min {f_pi : b_pi < hi_pi} over the problems p. The working set gets the rows with
-    the largest v_i: Selection chooses them as for one problem without bias that has the gradient -v. Within the working
-    set, each SMO iteration solves one row exactly.
+    the largest v_i: Selection chooses them as for one problem without bias that has the gradient -v. An SMO iteration
+    minimises over all coefficients b_pi of one row i of the working set.
     """
 
     def _other_bytes(self, W: int, real: int) -> int:

@@ -1,8 +1,8 @@
-"""Compute square tiles of K for small subproblems, and their gradients f = K b + q from such tiles or from products.
+"""Compute tiles of the kernel matrix K, and gradients f = K b + q of small subproblems from tiles or from products.
 
 A tile is the kernel matrix among the rows of a subproblem, padded to W x W values. The batch solver computes the tiles
-of several subproblems, and their gradients, in the dtype of its operator. Its float64 check needs float64 values for
-some rows of each subproblem, and asks :func:`responses` for them.
+and gradients of several subproblems in the dtype of its operator. Its float64 check calls :func:`responses` for
+gradients of chosen rows in float64.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,16 +20,16 @@ from clsvm.solvers.state import RESPOND, mirror, respond
 
 UNIT = 32  # subproblems are padded to a multiple of UNIT rows, so that parts of buffers are aligned
 ALIGN = 128  # float64 products are padded to a multiple of ALIGN rows, so that parts of buffers are aligned
-MIRRORED = 64  # a value of K that costs at least MIRRORED multiply-adds is copied rather than computed a second time
-# Half of K among m rows and s support vectors replaces K (m, s) if it has at most SYMMETRIC * m * s values.
+MIRRORED = 64  # in a symmetric tile, a value that costs at least MIRRORED multiply-adds is computed once and copied
+# Half of the square K among m rows and s support vectors replaces K (m, s) if it has <= SYMMETRIC * m * s values.
 SYMMETRIC = 0.6
-# K (s, m) is computed in place of K (m, s) if FEW_FACTOR * m <= s and the matrix has at most FEW_BYTES bytes.
+# For m rows and s support vectors K (s, m) replaces K (m, s) if FEW_FACTOR * m <= s and it has at most FEW_BYTES bytes.
 FEW_FACTOR, FEW_BYTES = 2, 16 << 20
 TILES = 0.25  # share of the free memory for the tiles of a batch, or for one tile in float64
 
 
 class GradientRequest(NamedTuple):
-    """Request f = K b + q of some rows of a subproblem.
+    """Request the gradients f = K b + q of chosen rows of a subproblem.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class GradientRequest(NamedTuple):
 
 
 def responses(gram: Operator, requests: Sequence[GradientRequest]) -> list[Vector]:
-    """Return f = K b + q of the rows of each request in ``requests``, by the float64 operator ``gram``."""
+    """Return the gradients f = K b + q of the rows of each request, computed by the float64 operator ``gram``."""
     methods = [_method(gram, request) for request in requests]
     found: dict[int, Vector] = {}
     for method in dict.fromkeys(methods):
@@ -60,11 +60,12 @@ def responses(gram: Operator, requests: Sequence[GradientRequest]) -> list[Vecto
 
 
 def _method(gram: Operator, request: GradientRequest) -> Callable[[Operator, list[GradientRequest]], list[Vector]]:
-    """Return the function that computes f of the ``request``, and of all others for which it is chosen.
+    """Choose the function that computes the gradients f of the ``request``.
 
     :func:`_from_tiles` computes half of K among all rows and support vectors of the request; the other half follows by
     symmetry. It is chosen if that is less work than K(rows, support) and fits in memory. :func:`_from_transposes` is
-    chosen for few rows and many support vectors: then K(support, rows) is faster than K(rows, support).
+    chosen for few rows and many support vectors: then K(support, rows) is faster than K(rows, support). Otherwise
+    :func:`_from_products` is chosen.
     """
     stream, rows, support = gram.stream, len(request.rows), len(request.support)
     m = len(np.union1d(request.rows, request.support))
@@ -128,10 +129,11 @@ def _from_products(gram: Operator, requests: list[GradientRequest]) -> list[Vect
 def _panels(
     gram: Operator, left: list[NDArray[np.int32]], right: list[NDArray[np.int32]]
 ) -> Iterator[list[tuple[Panel, Buffer, Panel, Buffer]]]:
-    """Gather the rows of several products K(R, U), and yield the arguments of :meth:`Operator.between` for each.
+    """Gather the rows of several products K(R, U) into panels: buffers of rows of X.
 
-    left: for each product the numbers of the rows U, in the order in which the device stores rows.
-    right: for each product the numbers of the rows R.
+    Yield for each product the arguments of :meth:`Operator.between`: panel of U, positions of U, panel of R, size of R.
+
+    left, right: for each product the numbers of the rows U and R, in the order in which the device stores rows.
     """
     stream, parts, sizes = gram.stream, [], [*zip(map(len, left), map(len, right), strict=True)]
     A, B = (_round_up(gram, max(map(len, vectors)), ALIGN) for vectors in (left, right))
@@ -148,7 +150,7 @@ def _panels(
 
 
 def mirrors(gram: Operator) -> bool:
-    """Return whether one half of a symmetric tile of K is copied from the other half: on a CPU, for long rows."""
+    """Return whether to compute half of a symmetric tile of K and copy the other half: on a CPU, for long rows."""
     return gram.stream.profile.style == "simd" and gram.rows.tile_cost >= MIRRORED
 
 
@@ -208,6 +210,6 @@ def _padded(vectors: Sequence[NDArray[Any]], size: int, value: int) -> NDArray[A
 
 
 def _round_up(gram: Operator, rows: int, unit: int = 1) -> int:
-    """Return ``rows`` rounded up to a multiple of ``unit``, and then of the number of rows in a block of a panel."""
+    """Return ``rows`` rounded up to a multiple of ``unit``, then of ``gram.width``, the rows in a panel's block."""
     rows = -(-max(1, rows) // unit) * unit
     return -(-rows // gram.width) * gram.width

@@ -1,18 +1,17 @@
-"""Compute the rows of K for a solve: row cache, rows computed early, and the sizes of working set and row cache.
+"""Compute and cache rows of the kernel matrix K for a solve, and choose the sizes of working set and row cache.
 
 An outer iteration needs the tile Q = K(ws, ws) of its working set ws first, and then the rows of K whose coefficients
 changed. Two other orders can be less work:
 
-Rows before the tile. All rows of the working set are computed first, and the tile is copied from them. This pays if a
-value of the tile costs much more than a value of a row, as with an inverted index, which makes full rows only. The
-row cache must also hold all these rows, and few of them should be idle. A row is idle if none of its coefficients
-changes in the iteration.
+Rows before the tile: all rows K(ws, X) are computed first, and the tile is copied from them. This pays if a value of
+the tile costs much more than a value of a row, as with an inverted index, which makes whole rows only. The row cache
+must hold these rows, and few of them may be idle. A row is idle if none of its coefficients changes in the iteration.
 
-Prefetched rows. All rows that the cache lacks are computed at once. Half of the values among them follow by symmetry
-(:func:`clsvm.gram.store.fill`).
+Prefetched rows: all rows of K that the cache lacks are computed at once. Half of the values among them follow by
+symmetry (:func:`clsvm.gram.store.fill`).
 
 :func:`sizes` chooses the sizes of working set and row cache by a cost model with the device's measured rates. Its unit
-is the dense cell: the time of one multiply-add in a product of dense rows.
+is the time of one multiply-add in a product of dense rows.
 """
 
 from typing import NamedTuple
@@ -33,18 +32,18 @@ from clsvm.solvers.state import Selection, State
 
 Positions = NDArray[np.int32]
 CACHE_SHARE = 0.75  # share of the free memory for the row cache; the float64 check needs the rest
-SINGLE_VALUE = 4.0  # time to read a lone value of a cached row, in units of the time per value if the row is read fully
-IDLE = 0.05  # assumed share of a working set's rows that are idle, before any outer iteration has shown it
+SINGLE_VALUE = 4.0  # factor by which a value of a cached row costs more if it is read alone, not with the whole row
+IDLE = 0.05  # assumed share of a working set's rows whose coefficients do not change, until iterations measure it
 # Share of a tile's values that are computed: a quarter is known from the last tile, and half of the rest by symmetry.
 NEW_SHARE = 3 / 8
-FIRST_PREFETCH = 1 / 8  # share of all rows computed before prefetching is first considered; the share doubles each time
+FIRST_PREFETCH = 1 / 8  # prefetching is considered when this share of all rows was computed, and at each doubling
 MIN_GAIN = 1.25  # rows are prefetched only if the expected saving is at least MIN_GAIN times the cost
 REUSED = 1 / 2  # if kernel values are cheap, a solve caches rows only after it has computed this share of all rows
-FUNCTION = 1 / 2  # cost of a value's kernel function in an update of f, as a multiple of the profile's value_cost
+FUNCTION = 1 / 2  # in an update of f, the kernel function of one value costs FUNCTION * Profile.value_cost
 MIN_WORKING_SET = 16  # smallest working set that "auto" takes, in rows
-# DECLINE: the number of rows whose coefficients change in a solve is proportional to W^-DECLINE, for W working rows.
+# DECLINE: with working sets of W rows, the number of rows whose coefficients change in a solve falls as W^-DECLINE.
 # FRESH: the coefficients of FRESH * W rows change in an outer iteration with a working set of W rows.
-# INNER_STEPS: number of SMO iterations of an outer iteration for each row whose coefficient changes.
+# INNER_STEPS: number of SMO iterations in an outer iteration, for each row whose coefficient changes in it.
 # DECLINE, FRESH and INNER_STEPS are fitted to a9a, ijcnn1, covtype and MNIST, with working sets of 16 to 2048 rows.
 DECLINE, FRESH, INNER_STEPS = 0.3, 0.65, 1.5
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients ever change
@@ -61,9 +60,10 @@ def copy_cost(profile: Profile) -> float:
 
 
 def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None = None) -> float:
-    """Return the cost of a value of the tile Q = K(ws, ws) if all rows K(ws, X) are computed before it.
+    """Return the cost of a value of the tile Q = K(ws, ws) if all rows K(ws, X) are computed before the tile.
 
-    The cost unit is the time of one multiply-add in a product of dense rows.
+    The cost includes the rows that are computed in vain, because none of their coefficients changes. Its unit is the
+    time of one multiply-add in a product of dense rows.
 
     n: number of values of a row of K.
     W: number of rows of the working set.
@@ -79,7 +79,9 @@ def compute_rows_first(
 
     The row cache must be able to hold these rows. A row is idle if its coefficient does not change in the iteration.
 
-    idle: sum over the ``steps`` outer iterations so far of the number of idle rows.
+    n: number of values of a row of K.
+    W: number of rows of the working set.
+    idle: number of idle rows, summed over the ``steps`` outer iterations so far.
     missing: whether the row cache lacks any row of K.
     """
     if not missing:
@@ -88,7 +90,7 @@ def compute_rows_first(
 
 
 def prefetches(gram: Operator) -> bool:
-    """Return whether rows of K can be prefetched, and prefetching would pay in a solve that needs all rows."""
+    """Return whether all rows of K can be computed at once, and whether this pays in a solve that needs all of them."""
     if not gram.resident or gram.stream.profile.style != "simd":
         return False
     return gram.rows.cost * (1 - MIN_GAIN / 2) > MIN_GAIN * programs.COPIED * gram.stream.profile.cache_cost
@@ -116,7 +118,7 @@ class ChangedRows(NamedTuple):
     slot
         slots of the rows in the row cache.
     D
-        changes of the rows' coefficients, (problems, most listed rows).
+        changes of the listed rows' coefficients, (problems, capacity); ``capacity`` rows can be listed.
     """
 
     count: Buffer
@@ -128,24 +130,24 @@ class ChangedRows(NamedTuple):
 class KernelRows:
     """Update the gradients f by the rows of K whose coefficients changed, through a row cache.
 
-    Rows that the cache lacks are computed and stored in it. The settings limit its bytes, and say after how many
-    computed rows it begins to store rows.
+    Rows that the cache lacks are computed and stored in the cache. The settings limit the bytes of the cache, and say
+    after how many computed rows the cache begins to store rows.
 
     Attributes
     ----------
     panel
-        memory for the rows as right-hand rows of a product.
+        buffer for the rows of X from which rows of K are computed.
     last_counters
         :meth:`counters` at the last convergence check.
     uncached
-        number of rows computed for Newton steps outside the row cache, minus the number of rows that prefetches copied
-        by symmetry. Added to the device's count of rows, it gives the number of computed rows.
+        correction of the device's count of computed rows: plus the rows computed for Newton steps outside the row
+        cache, minus the rows that prefetches copied by symmetry.
     prefetched
-        number of rows computed in prefetches, minus the rows copied by symmetry.
+        number of rows computed in prefetches, without the rows copied by symmetry.
     computed
         number of rows computed up to the last convergence check, without prefetched rows.
     rows_before_tile
-        whether rows are computed before the tile.
+        whether all rows K(ws, X) of a working set ws are computed before its tile K(ws, ws).
     """
 
     def __init__(self, state: State, selection: Selection, panel: Panel, settings: Settings) -> None:
@@ -153,7 +155,7 @@ class KernelRows:
         s, P, capacity = state.stream, state.P, panel.capacity
         self.hits = ChangedRows(s.zeros(4), None, s.zeros(4 * capacity), s.zeros(8 * P * capacity))
         self.misses = ChangedRows(s.zeros(4), s.zeros(4 * capacity), s.zeros(4 * capacity), s.zeros(8 * P * capacity))
-        self.delta = s.zeros(8 * P * selection.stride)  # changes of the coefficients by the solves over working sets
+        self.delta = s.zeros(8 * P * selection.stride)  # changes of coefficients by the last solve over a working set
         self._cache_after = settings.cache_after
         self.cache = new_cache(s, state.gram.rows, settings.cache_bytes, selection.W, self._cache_after > 0)
         self._plan = s.variant(selection.program, "plan")
@@ -166,7 +168,7 @@ class KernelRows:
         """Reset the counts for a further problem; the row cache keeps its rows."""
         counters = self.counters()
         self._earlier_rows += int(counters[1])
-        counters[[0, 1, 3]] = 0  # number 2 counts the rows in the row cache, which stay
+        counters[[0, 1, 3]] = 0  # counter 2 stays as it is, since the row cache keeps its rows
         self.state.stream.write(self.selection.counters, counters)
         self.last_counters, self._settings = counters, settings
         self.uncached = self.prefetched = self.computed = 0
@@ -179,7 +181,7 @@ class KernelRows:
         return self.state.stream.read(self.selection.counters, np.int64, 4)
 
     def reserve(self, outer: int, sync: int, deadline: float) -> None:
-        """Reserve memory of the row cache for the next ``sync`` outer iterations, and prefetch rows of K if that pays.
+        """Reserve memory for the row cache for the next ``sync`` outer iterations, and prefetch rows of K if that pays.
 
         Then choose whether these iterations compute whole rows of K before the tile Q.
 
@@ -196,7 +198,7 @@ class KernelRows:
             self.uncached -= mirrored
             self.prefetched += made - mirrored
             stored += made
-        # Rows are computed before the tile only if the cache is sure to evict none of these rows before the update.
+        # Rows are computed before the tile only if the cache cannot evict any of them before the update of f.
         all_cached = min(stored + sync * W, state.n) <= cache.capacity
         arguments = state.stream.profile, state.gram.rows, state.n, W, idle, outer
         self.rows_before_tile = all_cached and compute_rows_first(*arguments, stored < state.gram.rows.n)
@@ -264,7 +266,7 @@ class KernelRows:
         return self.state.stream.read(self.cache.slot_of, np.int32, self.state.n)
 
     def missing(self) -> Positions:
-        """Return the numbers, in the device's order of rows, of the rows that the row cache lacks, ascending."""
+        """Return the ascending numbers of the rows that the row cache lacks, in the device's order of rows."""
         at = self.state.gram.rows.position
         return np.sort(at[self.slots()[at] < 0])
 
@@ -272,7 +274,7 @@ class KernelRows:
         """Copy values of the tile Q (W, W), the kernel matrix among ``rows``, from rows of K in the row cache.
 
         Q is symmetric, and already has the values among its first ``known`` rows. Two parts are copied: Q[u, v] for
-        u < ``known`` <= v, and Q[u, v] for ``known`` <= v <= u. The caller sets the others to Q[u, v] = Q[v, u].
+        u < ``known`` <= v, and Q[u, v] for ``known`` <= v <= u. The caller copies the other values from Q[v, u].
 
         rows: buffer with the numbers of the tile's rows, in the device's order of rows.
         """
@@ -282,7 +284,7 @@ class KernelRows:
     def prefetch_pays(self, computed: int) -> bool:
         """Return whether to prefetch all rows of K, because the solve will likely need most of them.
 
-        The rows whose coefficients violate the optimality conditions count as needed.
+        A missing row counts as needed if a coefficient of the row violates the optimality conditions.
 
         computed: number of rows computed so far.
         """
@@ -299,8 +301,8 @@ class KernelRows:
     def prefetch(self, deadline: float = np.inf) -> tuple[int, int]:
         """Compute all rows of K that the row cache lacks, or as many as time allows.
 
-        Return the number of rows made, and how many rows' worth of values were copied by symmetry. Do nothing if the
-        cache has too few free slots. The cache lists the rows only at the end, when their values are complete.
+        Return the number of rows made, and the number of values copied by symmetry divided by the values of a row. Do
+        nothing if the cache has too few free slots. The cache lists the rows only when all their values are complete.
 
         deadline: perf_counter() at which the time is over.
         """
@@ -349,14 +351,13 @@ class Sizes(NamedTuple):
 def sizes(stream: Stream, gram: Operator, working_set: int | str, cache: float | str, n: int | None = None) -> Sizes:
     """Return the sizes of the working set and the row cache.
 
-    A size given as a number is taken as it is. "auto" takes the working set with the least cost (:func:`cost`), by the
-    device's measured rates (profiles.py). The cost unit is one multiply-add in a product of dense rows. With a large
-    working set, a solve computes fewer rows in fewer launches. With a small working set, the tile and each SMO
-    iteration cost less.
+    A size given as a number is taken as it is. "auto" takes the working set with the least :func:`cost` by the device's
+    measured rates (profiles.py). With a large working set, a solve computes fewer rows in fewer launches. With a small
+    working set, the tile and each SMO iteration cost less.
 
-    Rows of K are cached if reading a value, at ``Profile.cache_cost``, costs less than computing it. If computing is
-    cheaper, new memory would cost more than it saves in a short solve. Rows are then cached only after a share REUSED
-    of all rows was computed, since a solve that computes so many rows computes rows again.
+    A row cache of "auto" stores rows from the start if reading a value costs less than computing it. Otherwise it
+    stores rows only after a share REUSED of all rows was computed: in a shorter solve its memory would cost more than
+    it saves.
 
     working_set: number of rows, or "auto".
     cache: size of the row cache in MB, or "auto".
@@ -399,7 +400,8 @@ def _value(profile: Profile, cells: float, n: int, cached: float, W: int) -> flo
     evicts rows that stay in the working set of W rows, and these are computed again.
 
     cells: cost of computing a value.
-    cached: number of rows that the row cache holds, of n rows.
+    n: number of rows of K.
+    cached: number of rows that the row cache can hold.
     """
     cached_share = min(1.0, cached / (n * SUPPORT))
     recomputed = RECOMPUTED * (STAYING * W / cached) ** EVICTION if 0 < cached < STAYING * W else 1.0
@@ -419,7 +421,7 @@ def cost(profile: Profile, n: int, width: float, value: float, W: int, layout_co
     Costs are in multiply-adds of a product of dense rows.
 
     n: number of values of a row of K.
-    width: cost of a value of the tile.
+    width: cost of a value of the W x W tile.
     value: cost of a value of a row of K.
     layout_cost: cost of laying out a row of X in every outer iteration; 0 if the rows stay on the device.
     """

@@ -1,18 +1,18 @@
-"""Newton steps: move all free coefficients to their joint minimum, by a Cholesky factor of K among them.
+"""Make Newton steps: move all free coefficients to their joint minimum, by a Cholesky factor of K among them.
 
 Solves:   minimise over d: 1/2 d'Md + g'd,  bottom <= d <= top,  the sum of d in each group 0;  M = K_FF + ridge I
-Given:    K_FF, the kernel matrix among the free coefficients F, their derivatives g, and the bounds of their change d,
-          between which the dual is smooth
-Returns:  b and f with a lower dual, or unchanged
+Given:    K_FF, the kernel matrix among the free coefficients F; the derivatives g of the dual by these coefficients;
+          bounds of their change d, between which the dual is smooth
+Returns:  coefficients b and gradients f with a lower dual, or unchanged
 Source:   Hintermueller, Ito, Kunisch 2002 (a primal-dual active set strategy is a semismooth Newton method), with a
           line search; Scheinberg 2006 for active sets of SVMs
 
     U'U  <- M, by blocks of columns
-    H    <- the empty set, of coefficients that are fixed at a bound
-    until no coefficient leaves its bounds:
-        d <- the minimum over F with the sums fixed and H at their bounds           Schur complement of U'U = M
+    H    <- {}, the set of coefficients that are fixed at a bound
+    until d takes no coefficient beyond its bounds:
+        d <- the minimum over F with the sums and the coefficients in H fixed, by a Schur complement of M
         H <- H and the coefficients that d takes beyond their bounds
-    b, f <- b + t d, f + t K d with the best 0 < t <= 1
+    b, f <- b + t d, f + t K d with the t in (0, 1] that minimises the dual
 
 SMO soon finds which coefficients are at a bound, but takes long to find the values of the free coefficients. A Newton
 step computes these values.
@@ -38,22 +38,22 @@ from clsvm.threads import one_thread
 Matrix = NDArray[Any]  # in the dtype of K
 Rows = NDArray[np.intp]
 ROUNDS = 10  # most rounds in which coefficients that would leave their bounds are fixed
-RIDGE = 10.0  # relative ridge in units of eps times the square root of the number of coefficients
+RIDGE = 10.0  # first ridge relative to K's mean diagonal, in units of eps * sqrt(number of free coefficients)
 RIDGE_GROWTH, TRIES = 30.0, 5  # factor of the next ridge if K + ridge * I is indefinite; most ridges to try
 MOST, LEAST = 4096, 32  # most and fewest free coefficients of a Newton step
-# Blocks of a factor, and buffers of right-hand rows, have a multiple of ALIGN rows, so that there are few sizes.
+# Buffers for right-hand rows of a product have a multiple of ALIGN rows, so that few sizes occur.
 ALIGN = 256
-SHORT = 0.5  # least factor t of a Newton step b + t * d of the coefficients b; a step with a smaller t is not taken
+SHORT = 0.5  # a Newton step b + t * d of the coefficients b is not taken if t would be less than SHORT
 BLOCK = 1024  # most rows of a block of the factor, so that the block's diagonal square fits in caches
-# A step with m free coefficients takes at most COPIES arrays (m, m) in the dtype of K on the host: the factor, columns
-# of U'^-1, and temporary copies. Inner products of the columns take at most PRODUCTS * m^2 bytes.
+# On the host, a step with m free coefficients takes at most COPIES arrays (m, m) in the dtype of K.
+# The inner products in :class:`Factor` take at most PRODUCTS * m^2 bytes more, for m free coefficients.
 COPIES, PRODUCTS = 8, 32
 MAX_CHANGED = 0.25  # share of rows that may be added to or dropped from a factor before it is computed anew
 # A violation counts as low if it is at most LOW times the first violation, or if LATE * n rows of K were computed.
 LOW, LATE = 0.5, 4
-# least number of convergence checks at a low violation before the first Newton step, and between two steps
+# number of convergence checks at a low violation before the first Newton step, and between two steps
 CHECKS_BEFORE, CHECKS_BETWEEN = 4, 2
-FAILURE_FACTOR = 4.0  # a step that does not lower the dual multiplies the assumed price of the next step by this
+FAILURE_FACTOR = 4.0  # a step that does not lower the dual multiplies the assumed price of later steps by this
 MIN_SAVING = 4.0  # a first Newton step is taken only if SMO is expected to cost at least this many times as much
 SMALL = 8  # cost of a Newton step's small computations, as a multiple of ``Profile.outer_cost``
 SOLVES = 50  # assumed number of linear systems that a step solves if it reuses the factor of the last step
@@ -62,16 +62,16 @@ SOLVES = 50  # assumed number of linear systems that a step solves if it reuses 
 class Factor:
     """Hold the upper Cholesky factor U with U'U = K[rows, rows] + ridge I, in the dtype of K.
 
-    U consists of blocks of consecutive columns. Each block stores the columns' entries above its diagonal square, and
-    the upper triangle of that square. Requested columns of U'^-1, the inverse of the transpose of U, stay in memory.
-    They are extended with the factor.
+    U consists of blocks of consecutive columns. Each block stores the upper triangle of its diagonal square, and the
+    entries above this square. Columns of U'^-1, the inverse of the transpose of U, are computed on request and kept. If
+    rows are added to the factor, the kept columns are extended too.
 
     Attributes
     ----------
     rows
         numbers of the m rows.
     columns
-        k columns of U'^-1, (m, k).
+        the k columns of U'^-1 that are kept, (m, k).
     products
         inner products of these columns, (k, k). They are entries of the inverse of U'U.
     """
@@ -79,8 +79,8 @@ class Factor:
     def __init__(self, dtype: DTypeLike, ridge: float, least: float) -> None:
         """Make an empty factor.
 
-        ridge: ridge as a multiple of the mean diagonal of K among the first rows added.
-        least: value that replaces a smaller mean diagonal.
+        ridge: ridge as a multiple of the mean diagonal entry of K among the first rows added.
+        least: value to use for the mean diagonal entry if that is smaller.
         """
         self.dtype, self.ridge = np.dtype(dtype), 0.0
         self._trsm, self._syrk, self._trsv = get_blas_funcs(("trsm", "syrk", "trsv"), dtype=self.dtype)
@@ -121,7 +121,7 @@ class Factor:
         return True
 
     def forward(self, R: Matrix) -> Matrix:
-        """Return U'^-1 R for a matrix R (m, k), by forward substitution."""
+        """Solve U'X = R for a matrix R (m, k) by forward substitution with the factor U; return X."""
         out, m = np.empty(R.shape, self.dtype, order="F"), 0
         for above, diagonal in self._blocks:
             new = slice(m, m + len(diagonal))
@@ -130,7 +130,7 @@ class Factor:
         return out
 
     def back(self, w: Matrix) -> Vector:
-        """Return U^-1 w for one vector w, by back substitution."""
+        """Solve U x = w for one vector w by back substitution with the factor U; return x."""
         left, found = w, []
         for above, diagonal in reversed(self._blocks):
             found.append(self._trsv(diagonal, left[len(above) :]))
@@ -138,7 +138,10 @@ class Factor:
         return np.concatenate(found[::-1]).astype(np.float64)
 
     def add_columns(self, at: Rows) -> Rows:
-        """Make the columns of U'^-1 with the indices ``at``, and return where in ``columns`` each of them is."""
+        """Return the indices in ``columns`` of the columns of U'^-1 with the numbers ``at``.
+
+        Columns that ``columns`` lacks are computed and appended. U'^-1 is the inverse of the factor's transpose.
+        """
         new = at[self._column_of[at] < 0]
         if len(new):
             unit = np.zeros((len(self.rows), len(new)), self.dtype, order="F")
@@ -152,9 +155,9 @@ class Factor:
 
 
 def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
-    """Yield ridges to try, in rising order, for a Cholesky factor of K (rows, rows) + ridge * I.
+    """Yield ridges to try, in rising order, for a Cholesky factor of K + ridge * I among ``rows`` rows.
 
-    The unit is the mean diagonal of K.
+    Each ridge is a multiple of the mean diagonal entry of K.
     """
     for k in range(TRIES):
         yield RIDGE_GROWTH**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows))
@@ -167,16 +170,16 @@ def factor_with_ridge(
 
     K may be indefinite by rounding, so that a small ridge can fail.
 
-    least: value that replaces a smaller mean of K's diagonal, as in :class:`Factor`.
+    least: value to use for the mean diagonal entry of K if that is smaller.
     add_rows: function that adds the rows to an empty factor, and returns whether that succeeded.
     """
     return next((one for one in (Factor(dtype, ridge, least) for ridge in ridges) if add_rows(one)), None)
 
 
 class Face:
-    """Minimise 1/2 d'Md + g'd over d (m,), with a Cholesky factor of M, fixed sums and some fixed entries of d.
+    """Minimise 1/2 d'Md + g'd over d (m,) by a Cholesky factor of M; sums of d and chosen entries of d are fixed.
 
-    The sum of d in each group is 0. A Schur complement of M gives the multipliers of these sums and fixed entries.
+    The sum of d in each group is 0. A Schur complement of M gives the multipliers of the sums and the fixed entries.
 
     g: gradient (m,).
     group: group number of each entry, (m,).
@@ -233,9 +236,9 @@ class Face:
 
 
 def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
-    """Return a function that solves linear systems with the matrix S, None if S is not positive definite.
+    """Return a function that solves linear systems with the symmetric matrix S.
 
-    singular: allow a singular S, for which the function uses the pseudoinverse.
+    If S is not positive definite, the function uses the pseudoinverse if ``singular`` is true; else return None.
     """
     U, failed = lapack.dpotrf(S, lower=0)
     if not failed:
@@ -255,10 +258,10 @@ def minimum(
     Entries of d beyond their bounds are fixed at these bounds, and the other entries are computed anew, in at most
     ROUNDS rounds. Return None if there is no minimum.
 
-    g: derivatives for the rows of the factor, (m,).
+    g: derivatives of the dual by the coefficients of the factor's m rows, (m,).
     bottom, top: bounds of d, (m,).
     group, groups: as in :class:`Face`.
-    fixed: indices of rows of the factor that are no longer free; d is 0 there.
+    fixed: indices of the factor's rows whose coefficients are no longer free; d is 0 there.
     """
     at_bound, at, face = np.zeros(len(g), bool), np.zeros(len(g)), Face(factor, g, group, groups)
     at_bound[fixed] = True
@@ -310,10 +313,10 @@ class CostModel:
         self._stepped, self._price_factor = False, 1.0  # whether a step was tried; factor of the next step's price
 
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
-        """Return whether SMO will cost more to the end than a Newton step of this ``price``.
+        """Return whether the rest of the solve by SMO is expected to cost more than a Newton step of this ``price``.
 
-        The method records the violation at each convergence check, once it is below LOW times the first violation. The
-        forecast assumes that the violation falls at the rate of the second half of these checks.
+        From the first violation below LOW times the very first one, this method records the violation at each
+        convergence check. The forecast: the violation goes on falling as fast as over the second half of these checks.
 
         cost: cost of SMO so far, in the unit of ``price``.
         violation: the current KKT violation.
@@ -331,7 +334,7 @@ class CostModel:
         return bool((least - np.log(tol)) * (cost - middle) > required * price * (least_before - least))
 
     def record(self, decreased: bool) -> None:
-        """Record that a Newton step was tried; the forecast begins anew.
+        """Record that a Newton step was tried, and forget the violations recorded before it.
 
         decreased: whether the step decreased the dual.
         """
@@ -343,8 +346,8 @@ class CostModel:
 class Newton:
     """Make Newton steps over all free coefficients of a problem that SMO solves by working sets.
 
-    The factor stays between steps if memory allows. The factor's bytes count towards the stream's limit until
-    :meth:`release`.
+    The Cholesky factor of K among the free coefficients is kept for the next step if memory allows. Its bytes count
+    towards the stream's limit until :meth:`release`.
     """
 
     def __init__(self, state: State, rows: KernelRows, kernel_scale: float) -> None:
@@ -383,8 +386,8 @@ class Newton:
     def find_change(self) -> Vector | None:
         """Return the change (1, n) of the coefficients that moves the free coefficients to their joint minimum.
 
-        Return None if there is no minimum. The factor is kept for the next step if that leaves enough memory to the row
-        cache.
+        Return None if there is no minimum. The factor of K is kept for the next step if that leaves the row cache
+        enough memory to grow.
         """
         change = self._find_change(*self._state.now())
         if self._stream.limit - self._stream.allocated < self._rows.cache.growth_bytes + self._reserved:
@@ -447,10 +450,10 @@ class Newton:
         self._factor, self._reserved = None, 0
 
     def _factorize(self, free: Rows) -> Factor | None:
-        """Return a factor of K among rows that include the rows ``free``.
+        """Return a Cholesky factor of K among the rows ``free``, perhaps with further rows.
 
-        The last factor is extended if few rows have become free or reached a bound since then; else a new factor is
-        made. Return None if K among the rows is not positive definite.
+        The last factor is extended if few rows have become free or reached a bound since then. Otherwise a new factor
+        is made. Return None if K among the rows is not positive definite.
         """
         last = self._factor
         if last is not None:
@@ -498,7 +501,7 @@ class Newton:
         """Return K between the rows ``known`` and ``others``, and the lower triangle of K among ``others``.
 
         panel: memory for all of these rows as right-hand rows of a product.
-        at, count, out: memory for their numbers, for how many they are, and for K among them.
+        at, count, out: buffers for the numbers of these rows, for their count, and for K among them.
         """
         stream, gram, W = self._stream, self._gram, panel.capacity
         k, m = len(known), len(known) + len(others)

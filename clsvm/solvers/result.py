@@ -42,8 +42,8 @@ class Settings:
     exact
         function that computes K b of rows in float64, or None if K is exact enough.
     sizes
-        sizes of the rows (n,) by Kernel.sizes, by which the float64 check samples rows with large rounding errors; or
-        None for no sample.
+        sizes of the rows (n,) by Kernel.sizes, or None. By these the float64 check finds rows with large rounding
+        errors for a sample; without sizes it takes no sample.
     progress
         progress display, or None.
     max_time
@@ -51,11 +51,11 @@ class Settings:
     start
         feasible coefficients (problems, n), or None for the problem's own.
     known_gradient
-        coefficients near ``start`` and their gradients f, from which f at the start is computed; or None.
+        coefficients near ``start`` and their gradients f, or None. From them f at the start is computed.
     known_exact
         for each row, whether its f in ``known_gradient`` comes from float64 kernel values, (n,); or None.
     save
-        function that stores coefficients, called every ``save_every`` seconds and at Ctrl-C.
+        function that stores coefficients, or None. It is called every ``save_every`` seconds and at Ctrl-C.
     reported
         whether a report follows. The host then waits for each part of an outer iteration to measure its
         seconds, keeps a trace, and checks the rounding of the objectives.
@@ -138,7 +138,7 @@ class Result:
     rows_computed
         rows of K computed.
     seconds
-        part of the solve -> seconds.
+        seconds of each part of the solve, by the part's name.
     trace
         state at each convergence check.
     """
@@ -175,12 +175,12 @@ class Result:
     def unfinished(self, most: int) -> bool:
         """Return whether the solve ended at its max_iter, although ``most`` allows more iterations.
 
-        most: limit of the caller, -1 for no limit.
+        most: the caller's limit on SMO iterations, -1 for no limit.
         """
         return self.status is Status.MAX_ITER and not 0 <= most <= self.steps
 
     def after(self, before: Result | None) -> Result:
-        """Return this result plus the iterations, seconds and trace of ``before``, the result from which it began."""
+        """Return this result with the iterations, seconds and trace of ``before``, the result it began from, added."""
         if before is None:
             return self
         trace = self.trace
@@ -201,7 +201,7 @@ class Result:
     def with_precision_status(self, rounding: float, settings: Settings | Options) -> Result:
         """Return the result, with the status PRECISION if float64 rounding errors may exceed a tenth of the tolerance.
 
-        rounding: the rounding error of f in float64, divided by the sum of |b|.
+        rounding: bound of the rounding error of f in float64, divided by the sum of |b|.
         """
         tol, gap_tol, weight = settings.tol, settings.gap_tol, float(np.abs(self.b).sum(axis=1).max(initial=0.0))
         rounding_error = rounding * weight

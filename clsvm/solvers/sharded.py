@@ -1,4 +1,4 @@
-"""Decomposition over rows in shards: each device or worker has some rows and their f; one device solves working sets.
+"""Solve by decomposition over rows in shards: each device or worker has a part of the rows with their gradients f.
 
 Solves:   one problem of decomposition.py (BIAS, NONE or SPLIT); coupled problems are excluded
 Given:    shards (:class:`Shard`) on several devices or machines, and a device for the working set
@@ -10,12 +10,13 @@ Stops:    by the same criteria as decomposition.py, from the extreme derivatives
         f     <- f + K(., changed) delta in every shard, for the change delta of the coefficients;
                  the shard replies with its next candidates
 
-An outer iteration sends one request to each shard: the changes of coefficients, and the changed rows that row caches
-lack. Each reply has the shard's candidates for the next working set. No array as long as a shard is sent.
+An outer iteration sends one request to each shard: the changes of coefficients, and the changed rows of X for which the
+row caches have no kernel values. Each reply has the shard's candidates for the next working set. No array as long as a
+shard is sent.
 
-The caller (:class:`Sharded`) decides which rows of K the shards cache, so that all shards cache the same ones. The
-caller also has the coefficients. If a shard is lost (clsvm.distribute), its replacement gets its part of the problem
-again, and computes f from the coefficients.
+The caller (:class:`Sharded`) holds the coefficients. It also decides which rows of K the shards cache, so that all
+shards cache the same rows. If a shard is lost (clsvm.distribute), the caller sends the shard's part of the problem to a
+new shard, which computes f from the coefficients.
 """
 
 from __future__ import annotations
@@ -58,16 +59,16 @@ EXACT_BYTES = 64 << 20  # bytes of support vectors that are sent to the shards a
 
 
 def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, most: Vector, quota: int) -> Rows:
-    """Return the indices of those among c candidates for the working set that have the largest violations.
+    """Choose the c candidates for the working set that have the largest violations, and return their indices.
 
     rows, f, b: row numbers, gradients and coefficients of the candidates, (c,).
     least, most: smallest and largest derivative of the dual over all rows, (groups,).
-    quota: most rows of each side (rising, falling) if a sum is fixed, else most rows in all.
+    quota: most rows to choose: if a sum is fixed, for each side (coefficients that rise, that fall), else in all.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
     right, left = certificate.one_sided_derivatives(f, b, lo, hi, problem.epsilon)
 
-    def first(violation: Vector) -> Rows:  # largest positive violations first, then by row number
+    def first(violation: Vector) -> Rows:  # the ``quota`` largest positive violations, equal ones by row
         places = np.flatnonzero(violation > 0)
         return places[np.lexsort((rows[places], -violation[places]))[:quota]]
 
@@ -107,9 +108,11 @@ class WorkingSet:
         return W
 
     def solve(self, X: Data, numbers: Iterable[Vector], limits: Limits) -> tuple[Vector, int]:
-        """Solve over rows X (w, d), w <= W. Return their coefficients, and the SMO iterations in all calls so far.
+        """Solve the dual over a working set of rows X (w, d), w <= W.
 
-        numbers: f, b, lo and hi of the rows.
+        Return the coefficients of these rows, and the number of SMO iterations in all calls so far.
+
+        numbers: gradients f, coefficients b, bounds lo and hi of the rows.
         """
         stream, W, w = self.stream, self.W, X.shape[0]
         with stream.recycling(), stream.scratch():
@@ -143,7 +146,7 @@ class Sharded(Loop):
         self._rounded = replace(problem, lo=lo, hi=hi)  # bounds as the device rounds them
         self.settings = replace(settings, exact=self.exact)
         self.n, self.W, self.dtype = problem.n, working_set.W, working_set.dtype
-        self._ends = np.cumsum([0, *shards.sizes])  # shard i has rows _ends[i] up to _ends[i + 1]
+        self._ends = np.cumsum([0, *shards.sizes])  # shard i has the rows _ends[i] to _ends[i + 1] - 1
         self._b = (problem.initial if settings.start is None else settings.start).copy()
         self._steps, self._directory = 0, CacheDirectory(self.n)
         self._staying: Rows = np.zeros(0, np.intp)
@@ -156,14 +159,19 @@ class Sharded(Loop):
     # Requests to the shards.
 
     def _call(self, name: str, given: Requests) -> list[Any]:
-        """Call a method of all shards and return their replies; replace shards that are lost."""
+        """Call the method ``name`` of all shards, return their replies, and replace shards that are lost.
+
+        given: arguments for each shard.
+        """
         losses = Counter[int]()
         return self._call_all(name, given, losses, lambda lost: self._load_shards(lost, losses))
 
     def _call_all(
         self, name: str, given: Requests, losses: Counter[int], on_lost: Callable[[set[int]], None]
     ) -> list[Any]:
-        """Call a method of the shards and return their replies. If shards are lost, call ``on_lost`` and try again.
+        """Call the method ``name`` of the shards with the arguments ``given``, and return their replies.
+
+        If shards are lost, call ``on_lost`` with their numbers, and call the method of these shards again.
 
         losses: number of losses of each shard during this request. Raises DeviceError if a shard is lost too often.
         """
@@ -178,9 +186,11 @@ class Sharded(Loop):
         return replies
 
     def _load_shards(self, shards: Iterable[int], losses: Counter[int]) -> None:
-        """Send each of the new ``shards`` its part of the problem, and let it compute f.
+        """Send each of the new ``shards`` its part of the problem, and let it compute the gradients f.
 
-        Repeat this for shards that are lost meanwhile. losses: number of losses of each shard during this request.
+        Repeat this for shards that are lost meanwhile.
+
+        losses: number of losses of each shard during this request.
         """
         missing = set(shards)
         while missing:
@@ -224,7 +234,7 @@ class Sharded(Loop):
     def _step(self) -> None:
         before = self._steps
         self._solve()
-        # No SMO iteration was made: the shards had chosen the candidates by extremes from before the last update of f.
+        # If no SMO iteration was made, the shards had chosen the candidates by extremes from before the update of f.
         if self._steps == before:
             self._request_candidates()
             self._solve()
@@ -234,7 +244,7 @@ class Sharded(Loop):
         self._candidates = self._call("step", [(change,) for change in self._unchanged()])
 
     def _solve(self) -> None:
-        """Choose a working set, solve the dual over it, and apply its changes."""
+        """Choose a working set, solve the dual over it, and send the changes of coefficients to the shards."""
         started, p, candidates, W, s = perf_counter(), self._rounded, self._candidates, self.W, self.settings
         offered = np.concatenate([one.rows + i for one, i in zip(candidates, self._ends[:-1], strict=True)])
         f, b = np.concatenate([one.f for one in candidates]), self._b[0]
@@ -259,7 +269,10 @@ class Sharded(Loop):
         self.history.add_seconds("rows", started)
 
     def _apply(self, rows: Rows, change: Vector, X: Data) -> None:
-        """Send the changed coefficients to all shards, and receive their next candidates."""
+        """Send the changed coefficients to all shards, and receive their next candidates.
+
+        rows, change, X: row numbers, changes of the coefficients and rows of X, for each changed coefficient.
+        """
         slots, hit = self._directory.slots(rows, min(one.capacity for one in self._candidates))
         common: dict[str, Any] = {"X": None if hit.all() else X[~hit], "weights": change[~hit]}
         if len(slots):
@@ -298,7 +311,7 @@ class Sharded(Loop):
         self._request_candidates()
 
     def exact(self, rows: Rows, b: Vector) -> Vector:
-        """Return K b in float64 for the ``rows``, ascending row numbers, (1, rows). b: coefficients (1, n)."""
+        """Return K b in float64 at the ascending row numbers ``rows``, (1, rows), for coefficients b (1, n)."""
         parts, c = split(rows, self._shards.sizes), np.zeros((1, len(rows)))
         size = max(1, row_bytes(self._fetch_rows("original", rows[:1], self._call)))
         for support, X in self._support_vectors("original", b, max(1, EXACT_BYTES // size), self._call):
@@ -330,9 +343,10 @@ class CacheDirectory:
         self._slot_of[:], self._owner[:] = -1, -1
 
     def slots(self, rows: Rows, capacity: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Return the slot of each row, and whether it was cached; afterwards all rows are cached.
+        """Return the cache slot of each row, and whether the row had this slot before.
 
-        Return no slots if ``capacity``, the number of slots of a cache, is 0.
+        A row without a slot gets the next slot of the ring. If ``capacity``, the number of slots of a cache, is 0, no
+        slots are returned.
         """
         slots = self._slot_of[rows]
         hit = slots >= 0
@@ -361,7 +375,7 @@ class Change(NamedTuple):
     Attributes
     ----------
     staying
-        row numbers, in this shard, of its rows that stay in the working set.
+        numbers, in this shard, of the shard's rows that stay in the working set.
     least, most
         smallest and largest derivative of the dual in the other shards, by their last replies, (groups,).
     stay
@@ -371,13 +385,13 @@ class Change(NamedTuple):
     rows, b
         this shard's rows with a changed coefficient, and their new coefficients.
     X
-        rows of any shard with a changed coefficient that the row caches lack, (m, d).
+        rows of X, from all shards, with a changed coefficient and no kernel values in the row caches, (m, d).
     weights
         changes of the coefficients of the rows X, (m,).
     slots
         cache slots for the kernel values of the rows X, (m,).
     hits
-        cache slots of the rows with a changed coefficient that the row caches have.
+        cache slots of the rows with a changed coefficient whose kernel values are in the row caches.
     hit_weights
         changes of the coefficients of these cached rows.
     """
@@ -397,7 +411,7 @@ class Change(NamedTuple):
 
 
 class ShardInfo(NamedTuple):
-    """Hold the properties of a shard, and the sizes that suit the shard.
+    """Hold the properties of a shard, and the sizes of working set and row cache that suit the shard.
 
     sizes: sizes of the shard's rows, from which rounding errors follow (precision.measured).
     extent: largest and smallest norms of the shard's rows (precision.measured).
@@ -456,7 +470,7 @@ def row_bytes(X: Data) -> int:
 class Shard:
     """Hold rows X (n, d), dense or CSR, and their part of the problem on a device.
 
-    Row numbers count in the order of X. Raises ValueError if memory_limit does not hold the rows.
+    Row numbers are those of X. Raises ValueError if the rows need more memory than memory_limit.
     """
 
     def __init__(self, stream: Stream, X: Data, kernel: Kernel, plan: Plan, dtype: str) -> None:
@@ -476,7 +490,7 @@ class Shard:
         """
         found = precision.measured(self.stream, self.gram.rows, self.kernel, self.X, self.plan)
         W, nbytes, after, reason = sizes(self.stream, self.gram, working_set, cache, n)
-        given = W, 0 if after else nbytes, reason  # a shard caches rows from the start or never
+        given = W, 0 if after else nbytes, reason  # a shard caches rows from the start or not at all
         return ShardInfo(found.sizes, found.extent, *given, row_bytes(self.X), self.gram.rows.describe())
 
     def load(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
@@ -493,7 +507,7 @@ class Shard:
             self.cache = new_cache(self.stream, self.gram.rows, cache_bytes, W)
 
     def step(self, change: Change) -> Candidates:
-        """Apply the ``change`` of an outer iteration, and return the next candidates."""
+        """Apply the ``change`` of an outer iteration; return the shard's candidates for the next working set."""
         with self.stream.recycling():
             with self.stream.scratch():
                 self._apply_change(change)
@@ -546,12 +560,12 @@ class Shard:
         return Candidates(chosen, f[ws], self.prepared(chosen), f[staying], *optimality, self.cache.capacity)
 
     def prepared(self, rows: Rows) -> Data:
-        """Return the rows numbered ``rows`` as a shard sends them: minus the plan's centre, cast to ``self.dtype``."""
+        """Return the rows of X with the numbers ``rows``, minus the plan's centre and cast to ``self.dtype``."""
         X, centre = self.X[rows], self.plan.centre
         return (centred(X, centre) if centre.any() else X).astype(self.dtype, copy=False)
 
     def original(self, rows: Rows) -> Data:
-        """Return the rows with the numbers ``rows``, as given."""
+        """Return the rows of X with the numbers ``rows``, unchanged."""
         return self.X[rows]
 
     def respond(self, X: Data, weights: Vector) -> None:
@@ -560,7 +574,7 @@ class Shard:
             self._accumulate(X, weights)
 
     def objective(self, rho: Vector) -> Vector:
-        """Return the shard's part of the three sums of Loop._sums, (3,), at the offsets rho (groups,)."""
+        """Return the shard's part of the three sums (3,) that Loop._sums adds up, at the offsets rho (groups,)."""
         with self.stream.scratch():
             return self.selection.sums(self.state.view, self.state.q, self.stream.wide(rho))
 

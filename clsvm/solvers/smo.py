@@ -1,9 +1,9 @@
-"""The outer loop of sequential minimal optimisation (SMO), for rows on one device or in several shards.
+"""Run the outer loop of sequential minimal optimisation (SMO), for rows on one device or in several shards.
 
 An outer iteration chooses a working set, solves the dual over it and updates f = K b + q (decomposition.py on one
-device, sharded.py on several). At a convergence check the host reads the KKT violation. If it is within tol, f is
-computed again in float64 for all rows whose exact f could change that result. If the float64 violation is larger than
-tol, the loop continues from the float64 values.
+device, sharded.py on several). At a convergence check the host reads the KKT violation. If the violation is within
+tol, f is computed again in float64 for all rows whose exact f could change that result. If the float64 violation is
+larger than tol, the loop continues from the float64 values.
 """
 
 from abc import ABC, abstractmethod
@@ -21,15 +21,15 @@ from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
 
-# To avoid a float64 check, a solve within tol continues towards CLOSE * tol for at most CLOSE_CHECKS checks.
+# To avoid a float64 check, a solve within tol goes on towards a violation of CLOSE * tol, for CLOSE_CHECKS checks at most.
 CLOSE_CHECKS, CLOSE = 3, 0.6
 PATIENCE = 200  # least outer iterations without progress before a solve counts as stalled
-MAX_CERTIFICATES = 20  # most float64 checks that a solution may fail; after one more, the solve counts as stalled
+MAX_CERTIFICATES = 20  # a solve counts as stalled after more than so many float64 checks that did not confirm it
 # With at most FEW_ROWS rows, objectives are checked in float64 even if max_iter or max_time ended the solve.
 FEW_ROWS = 4096
-# The duality gap needs a pass over all rows, so it is computed only after working sets of GAP_ROWS rows in all.
+# The duality gap needs a pass over all rows, so it is computed once for every GAP_ROWS rows of working sets.
 GAP_ROWS = 512
-PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")  # keys of the seconds of a solve
+PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")  # parts of a solve whose seconds are measured
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,15 @@ class History:
     best_at
         outer iteration of the smallest violation.
     level
-        dual objective at the last test for a stall. The test is made when the violation has not fallen for many
-        iterations.
+        dual objective at the last test for a stall, which is made when the violation has not fallen for long.
     certificates
         number of float64 checks after which the solve had to continue.
     exact_rows
         rows computed in float64.
     seconds
-        part of the solve -> seconds.
+        seconds of each part of the solve, by the part's name.
     trace
-        state at convergence checks.
+        points of violation and objectives at convergence checks.
     """
 
     began: float = 0.0
@@ -162,7 +161,7 @@ class Loop(ABC):
 
     @abstractmethod
     def _now(self) -> tuple[Problem, Vector, Vector]:
-        """Return the problem, b and f, in the caller's order of rows.
+        """Return the problem, the coefficients b and the gradients f, in the caller's order of rows.
 
         The bounds and the linear term of the problem are as the device rounds them.
         """
@@ -268,9 +267,9 @@ class Loop(ABC):
         return None, True
 
     def _check_float64(self, violation: float, tol: float, gap: bool = False) -> certificate.CheckResult:
-        """Check b and f in float64, and replace f by its float64 values; return the result of the check.
+        """Check b and f in float64, and replace f where the check computed it; return the result of the check.
 
-        violation: KKT violation by f so far.
+        violation: KKT violation computed from f before the check.
         tol: KKT violation to reach.
         gap: whether the duality gap may end the solve.
         """
@@ -286,9 +285,9 @@ class Loop(ABC):
     def _close_enough(self, violation: float) -> bool:
         """Return whether the solve shall end here rather than continue to a violation of CLOSE * tol.
 
-        At a violation of CLOSE * tol, the solve may need no float64 check. Further iterations do not pay in two cases:
-        rounding errors of K are so large that the check would be needed even then, or they are so small that the check
-        is not needed now.
+        At a violation of CLOSE * tol, the solve may need no float64 check. To continue does not pay in two cases:
+        rounding errors of K are so large that the check would be needed even then, or so small that the check is not
+        needed now.
         """
         tol = self.settings.tol
         if self.check.exact is None or violation <= CLOSE * tol or self.dtype == "float64":
@@ -319,13 +318,13 @@ class Loop(ABC):
     def _record_check(self, optimality: Optimality) -> float:
         """Update trace and progress display; return the relative duality gap if it is due, else nan.
 
-        The gap is due after a fixed number of outer iterations, whatever time these took. So a repeated fit ends at the
-        same iteration.
+        The gap is due after a fixed number of outer iterations, not of seconds, so that a repeated fit ends at the same
+        iteration.
         """
         s, history, now = self.settings, self.history, perf_counter()
         every = max(1, GAP_ROWS // (self.W * self.sync)) * self.sync
         wanted = s.gap_tol is not None and history.outer % every == 0
-        # The trace gets about 40 points in the first second.
+        # The trace gets about 20 points in the first second, and later a point whenever the time grew by a tenth.
         traced = s.reported and (not history.trace or now - history.began > 1.1 * history.trace[-1].seconds + 0.02)
         point = self._point(optimality, self._objectives(optimality.rho) if wanted or traced else None)
         if wanted or traced:

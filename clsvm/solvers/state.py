@@ -1,7 +1,7 @@
-"""The state of a solve on the device, the choice of working sets, and the OpenCL programs of solvers.
+"""Hold the state of a solve on the device, choose working sets, and make the OpenCL programs of solvers.
 
 :class:`State` holds the coefficients b, the gradients f = K b + q and the bounds. Rows are in the order in which
-the device stores them. Padding rows take no part in any problem.
+the device stores them, with padding rows that take no part in any problem.
 
 :class:`Selection` chooses working sets by counting violations of rows in a histogram, without sorting. The rows that
 stay from the last working set come first, then the rows with the largest violations. Half of the new rows have
@@ -30,7 +30,7 @@ from clsvm.solvers import certificate
 
 BINS = 2048  # bins of the histogram by which a working set is chosen
 MAX_STEPS = 20  # the solve over a working set of W rows ends after at most MAX_STEPS * W SMO iterations
-SHRINK = 0.1  # the solve over a working set stops when the KKT violation is this share of the one at its start
+SHRINK = 0.1  # the solve over a working set stops when the KKT violation has fallen to this share of its first value
 VECTOR_STATE = 64  # bytes of local memory for each row of a working set in the SIMD-style SMO kernel
 
 
@@ -128,7 +128,7 @@ class Limits(NamedTuple):
     tol
         KKT violation at which the solve ends.
     shrink
-        KKT violation at which the solve ends, as a share of the violation at its start.
+        the solve also ends when the KKT violation has fallen to this share of its first value.
     steps
         SMO iterations after which the solve ends.
     budget
@@ -164,7 +164,7 @@ class SmoKernel:
     ) -> None:
         """Launch the kernel on ``sets`` working sets with the row numbers ``ws`` and the tiles Q.
 
-        n: number of rows of the problem; for coupled problems (rows, problems).
+        n: number of rows of the problem; for coupled problems the pair (rows, problems).
         state: buffers with gradients, coefficients, bounds, epsilon, changes of coefficients and counters.
         rows: arguments from which the kernel computes rows of Q; empty if Q is given.
         memory: scratch memory of the kernel, by default local memory.
@@ -174,7 +174,7 @@ class SmoKernel:
 
 
 class View(NamedTuple):
-    """Name the buffers by which working sets are chosen.
+    """Name the device buffers from which working sets are chosen.
 
     f, b, lo, hi: gradients, coefficients and bounds, each (problems, n).
     epsilon: one number, the factor of |b| in the dual.
@@ -200,12 +200,12 @@ class State:
         self.view = View(self.f, self.b, lo, hi, stream.buffer(8))
 
     def load(self, problem: Problem, start: Vector, known_gradient: tuple[Vector, Vector] | None) -> Vector:
-        """Set the state to the start of ``problem``.
+        """Load ``problem`` with its coefficients at the start.
 
-        Return the coefficients d (P, n) for which the caller must still add K d to f.
+        Return the coefficients d (P, n) for which the caller must still add K d to the gradients f.
 
         start: coefficients (P, n) in the caller's order of rows.
-        known_gradient: coefficients near ``start`` and their f, or None.
+        known_gradient: coefficients near ``start`` and their gradients f, or None.
         """
         lo, hi, rounded_q = map(self.stream.round_wide, (problem.lo, problem.hi, problem.q))
         self._rounded = replace(problem, lo=lo, hi=hi, q=rounded_q, start=None)  # the numbers as the device rounds them
@@ -217,25 +217,28 @@ class State:
         return start - known_b
 
     def padded(self, values: Vector) -> Vector:
-        """Return ``values`` (P, rows) in the caller's order of rows as (P, n) in the device's, 0 in padding rows."""
+        """Return ``values`` (P, rows) as (P, n), in the device's order of rows; padding rows get 0.
+
+        values: numbers in the caller's order of rows.
+        """
         padded = np.zeros((self.P, self.n))
         padded[:, self.gram.rows.position] = values
         return padded
 
     def replace(self, f: Vector) -> None:
-        """Replace the gradients by f (P, n) in the caller's order."""
+        """Replace the gradients by f (P, n), in the caller's order of rows."""
         self.stream.write_wide(self.f, self.padded(f))
 
     def coefficients(self) -> Vector:
-        """Return b (P, n) in the caller's order."""
+        """Return the coefficients b (P, n) in the caller's order of rows."""
         return self.stream.read_wide(self.b, (self.P, self.n))[:, self.gram.rows.position]
 
     def gradients(self) -> Vector:
-        """Return f (P, n) in the caller's order."""
+        """Return the gradients f (P, n) in the caller's order of rows."""
         return self.stream.read_wide(self.f, (self.P, self.n))[:, self.gram.rows.position]
 
     def now(self) -> tuple[Problem, Vector, Vector]:
-        """Return the problem, b (P, n) and f (P, n), in the caller's order of rows.
+        """Return the problem, the coefficients b and the gradients f, both (P, n), in the caller's order of rows.
 
         The bounds and the linear term of the problem are as the device rounds them.
         """
@@ -244,10 +247,10 @@ class State:
         return self._rounded, self.coefficients(), f
 
     def respond(self, b: Vector, panel: Panel) -> None:
-        """Add K b to f, for coefficients b (P, n) in the caller's order.
+        """Add K b to the gradients f, for coefficients b (P, n) in the caller's order of rows.
 
-        Support vectors are the right-hand rows of products. Each product takes as many of them as fit in ``panel``, or
-        more if all of K is on the device.
+        The support vectors are the right-hand rows of products. A product takes as many support vectors as fit in
+        ``panel``, or more if all of K is on the device.
         """
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
         max_vectors = (s.limit - s.allocated) // (2 * (8 * self.P + 4)) if gram.whole else 0
@@ -271,7 +274,7 @@ def _chunks(profile: Profile, n: int) -> int:
 
 
 class Selection:
-    """Choose a working set of W rows from n rows, which kernels scan in chunks. Call :meth:`clear` first.
+    """Choose a working set of W rows from n rows; kernels scan the n rows in chunks. Call :meth:`clear` first.
 
     Attributes
     ----------
@@ -321,11 +324,11 @@ class Selection:
         kernel((group * self.chunks,), (group,), self.n, self.chunk, *arguments)
 
     def find_extremes(self, view: View) -> None:
-        """Compute the optimality state at the current f and b: extremes and sums of the dual's derivatives."""
+        """Compute the optimality state at the f and b of ``view``: extremes and sums of the dual's derivatives."""
         self.over_rows(self._k["extremes"], view, self.numbers, self.places)
 
     def sums(self, *arguments: Any, kernel: Any = None) -> Vector:
-        """Return three sums (3,), from which the host computes the objectives: quadratic, linear and loss.
+        """Return three sums over all rows, from which the host computes the objectives: quadratic, linear and loss.
 
         arguments: the leading arguments of the kernel.
         kernel: kernel that computes the sums, by default "objective". Its formulas stand in extremes.cl.
@@ -334,7 +337,7 @@ class Selection:
         return np.asarray(self.stream.read_wide(self._sums, (self.chunks, 3)).sum(axis=0))
 
     def merge_extremes(self, least: Vector, most: Vector) -> None:
-        """Add the extreme derivatives in other shards to the optimality state, from which :meth:`choose` chooses rows.
+        """Merge the extreme derivatives of other shards into the optimality state by which :meth:`choose` works.
 
         least: smallest derivatives (groups,) of rising coefficients in other shards.
         most: largest derivatives (groups,) of falling coefficients in other shards.
@@ -362,8 +365,8 @@ class Selection:
     def read_extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
         """Read the optimality state that extremes.cl computed, and the counters of the solve.
 
-        Return three arrays. The first has extremes and sums, the second row numbers and counts, both of shape (chunks,
-        groups, 4), as extremes.cl writes them. The third has the counters (4,).
+        Return three arrays. The first has extremes and sums of derivatives, the second row numbers and counts. Both
+        have the shape (chunks, groups, 4), as extremes.cl writes them. The third has the counters (4,).
         """
         numbers, places, counters = self._extremes.read(self.stream)
         return self.stream.narrow(numbers), places, counters
