@@ -1,4 +1,4 @@
-"""Solve problems of at most a few thousand rows by the active set method, where SMO converges slowly.
+"""Solve problems of at most a few thousand rows on which SMO converges slowly, by the active set method.
 
 Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sums of b fixed or free; on the host in float64
 Given:    the kernel matrix K (m, m), one problem over its m rows or several coupled ones, feasible coefficients b
@@ -8,15 +8,16 @@ Source:   Scheinberg 2006 (An efficient implementation of an active set method f
 
     until stopped, in rounds:
         F    <- the free coefficients, and the coefficients at a bound that violate optimality most
-        L L' <- K_FF + a small multiple of the identity, factored once for this F; K_FF is K among F
+        L L' <- Cholesky factors of K_FF + a small multiple of the identity; K_FF is K among F
         until a step reaches no bound:
             d    <- the step to the minimum over F with the sums of b fixed, by L and a Schur complement
             b, f <- b + t d, f + t K d; t = 1, or less so that no coefficient passes a bound
             fix the coefficients that reached a bound
 
 A step moves all free coefficients at once towards their joint minimum. Some problems take SMO millions of iterations:
-features of very different sizes, nearly equal rows with opposite labels, large C. Here they take about one step for
-each coefficient that reaches a bound or leaves it. If K_FF is singular or indefinite, a step goes downhill to a bound.
+features of very different sizes, nearly equal rows with opposite labels, large C. The active set method takes about one
+step for each coefficient that reaches a bound or leaves it. If K_FF is singular or indefinite, a step goes downhill to
+a bound.
 
 An "entry" is one coefficient of one problem; the entries of all problems follow one another in a vector.
 """
@@ -39,7 +40,7 @@ EPS = certificate.EPS
 # In the first round at most MIN_JOINED coefficients leave a bound to rise, and at most MIN_JOINED to fall.
 MIN_JOINED = 16
 MAX_FIXED = 128  # when this many coefficients have reached bounds, K among the free coefficients is factored anew
-RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3  # relative ridge on K's diagonal; its growth in each round without progress
+RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3  # relative ridge on K's diagonal; its factor of growth in a round without progress
 ROUNDS = 100  # a solve has at most ROUNDS rounds, plus one for each coefficient
 PAIRS = 2  # after PAIRS rounds without progress, every second round moves only the most violating pair
 STUCK = 10  # the solve ends after more than STUCK rounds in which neither the violation nor the dual fell
@@ -48,7 +49,7 @@ REFINEMENTS = 1  # iterative refinements of a step, since its Schur complement m
 
 
 class ActiveSetResult(NamedTuple):
-    """Hold the result of a solve so far.
+    """Hold the best result of a solve so far.
 
     Attributes
     ----------
@@ -59,7 +60,7 @@ class ActiveSetResult(NamedTuple):
     violation
         KKT violation.
     steps
-        number of steps.
+        number of steps so far.
     """
 
     b: Vector
@@ -141,14 +142,14 @@ class _State:
             def at_bound(b: Vector, lo: Vector = lo, hi: Vector = hi) -> Flags:
                 return np.asarray((b == lo) | (b == hi) | ((b == 0) & (self.epsilon > 0)))
 
-            slack = certificate.SLACK * EPS * float(np.abs(b).sum())  # bounds the rounding error of the sum
+            slack = certificate.SLACK * EPS * float(np.abs(b).sum())  # largest rounding error of the sum of b
             snapped_b = certificate.snapped(b, lo, hi, self.epsilon, slack)
             excess = snapped_b.sum() - self.total[g]
             if at_bound(snapped_b).all() and abs(excess) <= 2 * slack:
                 self.b[in_group] = snapped_b
                 continue  # a correction would make a coefficient at its bound seem free
             distance = b - lo if excess > 0 else hi - b
-            order = np.lexsort((-distance, at_bound(b)))  # free coefficients first, each kind by falling distance
+            order = np.lexsort((-distance, at_bound(b)))  # free coefficients first, each kind by falling ``distance``
             b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(distance[order]), abs(excess)), prepend=0.0)
             self.b[in_group] = np.clip(b, lo, hi)
         self.f = (self.b.reshape(-1, self.m) @ self.K).ravel() + self.q
@@ -179,9 +180,10 @@ class _State:
         return entering
 
     def pair(self, optimality: Extremes) -> NDArray[np.int8]:
-        """Return 1 and -1 for the most violating pair of coefficients, which will rise and fall, and 0 for all others.
+        """Mark the most violating pair of coefficients.
 
-        If no sum of coefficients is fixed, only the most violating coefficient is marked.
+        Return 1 for the coefficient that will rise, -1 for the one that will fall, and 0 for all others. If no sum of
+        coefficients is fixed, only the most violating coefficient is marked.
         """
         entering, in_group = np.zeros(len(self.b), np.int8), optimality.group == optimality.violations.argmax()
         up = np.where(in_group, optimality.right, np.inf).argmin()
@@ -222,12 +224,12 @@ class _State:
 def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: float, most: float) -> tuple[int, int]:
     """Minimise the dual over the free coefficients, in at most ``most`` steps.
 
-    Return the number of steps that changed a coefficient, and the number of coefficients that were fixed at a bound or
-    at 0.
+    Return the number of steps that changed a coefficient, and the number of coefficients that were fixed at a bound.
+    If epsilon > 0, 0 is a bound too.
 
     inside: mask of the coefficients between their bounds; they are free.
     entering: 1 or -1 for a coefficient that becomes free to rise or to fall, 0 for all others.
-    ridge: the first ridge to try is this times the number of free coefficients times K's largest diagonal entry.
+    ridge: the first ridge to try is ``ridge`` times the number of free coefficients times K's largest diagonal entry.
     """
     F = np.flatnonzero(inside | (entering != 0))
     if not F.size:

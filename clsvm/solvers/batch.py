@@ -15,12 +15,12 @@ to W rows. A batch of subproblems goes through three stages:
 Stages 2 and 3 are repeated until all subproblems are solved or have stalled, since the SMO kernel computes its own f
 only in the precision of K.
 
-On a CPU with short rows, stage 1 is left out. The SMO kernel then makes a row of its tile when it first needs the row,
-because many coefficients never change.
+On a CPU with short rows, stage 1 is left out. The SMO kernel then makes a row of its tile when it first needs the row.
+This saves the rows whose coefficients never change.
 
 Float64 check: if rounding errors of K could change whether a violation is within tol, f of the rows in question is
-computed in float64. If they could change only an objective too much, f of a sample of rows in float64 first measures
-the effect.
+computed in float64. If they could change only an objective too much, f of sampled rows in float64 first measures the
+effect.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,17 +61,17 @@ class Request(NamedTuple):
     tol
         KKT violation to reach.
     max_iter
-        most SMO iterations of a subproblem; -1 for ``Profile.patience`` times its number of padded rows.
+        most SMO iterations of a subproblem; -1 for ``Profile.patience`` times W, its padded number of rows.
     kernel_scale
-        rounding error of a value of K in units of its dtype's eps.
+        rounding error of a kernel value in units of eps of the kernel dtype.
     exact
         function without arguments that returns a source of float64 values of K. The source is an Operator, or a
         function that computes K[rows, columns] on the host. None stands for no float64 check.
     sample
         function that computes K[rows, columns] in float64 on the host, for few rows; or None.
     sizes
-        sizes of all rows (n,) by Kernel.sizes, or None. The float64 check of a subproblem with many support vectors
-        samples the largest rows, since their kernel values have the largest rounding errors.
+        sizes of all rows (n,) by Kernel.sizes, or None. If a subproblem has many support vectors, its float64 check
+        samples rows by these sizes, since kernel values of large rows have the largest rounding errors.
     should_stop
         function that is called after each launch. If it returns True, the batch ends with its results so far.
     description
@@ -142,8 +142,8 @@ def solve(gram: Operator, subproblems: Sequence[Subproblem], request: Request) -
 def _width(gram: Operator, rows: int) -> int:
     """Return W, the number of rows to which a subproblem with ``rows`` rows is padded.
 
-    W is a multiple of the block sizes of the kernels. In workgroup style W takes few values, since each needs its own
-    program.
+    W is a multiple of the block sizes of the kernels. In workgroup style W takes few values, since each value
+    needs its own program.
     """
     unit, profile = gradients.UNIT, gram.stream.profile
     if profile.style == "workgroup":
@@ -153,7 +153,7 @@ def _width(gram: Operator, rows: int) -> int:
 
 
 def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[tuple[int, list[int]]]:
-    """Divide subproblems into batches. Yield for each batch its padded number W of rows, and its subproblems' indices.
+    """Divide subproblems into batches. Yield for each batch W, the padded number of rows, and its subproblems' indices.
 
     The number of compute units and the free memory determine how many subproblems a batch has.
 
@@ -267,7 +267,7 @@ class _Batch:
             end = not unsolved.any() or request.should_stop()
             outcomes = zip(*map(np.ndarray.tolist, (violation, steps, bound, mask.sum(axis=1), certified)), strict=True)
             offsets, rho = optimality.offset.reshape(B, W), optimality.rho.reshape(B, -1)
-            # keep the first certified coefficients of a subproblem, so that the rest of the batch does not matter
+            # keep a subproblem's first certified coefficients, so that they do not depend on the rest of the batch
             for p, outcome in enumerate(outcomes):
                 if p not in results and (end or certified[p]):
                     results[p] = self._result(p, offsets[p], rho[p], outcome)
@@ -280,7 +280,7 @@ class _Batch:
         self._smo(B, W, self._ws, self.Q, state, limits, self.row_arguments)
 
     def _imprecise(self, bound: Vector, certain: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Mark the subproblems whose objective may have a relative rounding error above certificate.OBJECTIVE, (B,).
+        """Mark those of the B subproblems whose objective may have a relative error above certificate.OBJECTIVE, (B,).
 
         bound: error bound of the gradients f of each subproblem, (B,).
         certain: mask (B,) of subproblems whose violation needs no float64 check. A sample of rows measures their
@@ -317,7 +317,7 @@ class _Batch:
         return np.asarray((np.abs(change * self.b) * represented).sum(axis=1))
 
     def _largest_error(self, subproblems: NDArray[np.bool_]) -> Vector:
-        """Return the largest rounding error of the gradients f in a sample of rows, for the B subproblems, (B,).
+        """Return the largest rounding error of the gradients f in a sample of rows, for each of the B subproblems.
 
         The sample has support vectors with coefficients of all sizes. The host computes their f in float64 if
         ``request.sample`` is given, else the device does. ``self.f`` stays as it is.

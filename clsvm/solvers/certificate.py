@@ -74,7 +74,7 @@ class Extremes(NamedTuple):
     violations
         KKT violation of each group, (groups,).
     fixed_sums
-        whether the constraint fixes the sums.
+        whether the constraint fixes the sums of the groups.
     """
 
     right: Vector
@@ -104,9 +104,9 @@ class Extremes(NamedTuple):
     def deciding(self, tol: float, errors: Vector) -> NDArray[np.bool_]:
         """Mark the entries whose exact derivatives could change whether the violation is within tol, (entries,).
 
-        Entries are marked in groups for which rounding errors leave open whether the violation is within tol. These are
-        the entries whose exact derivative may be an extreme, and the free entries, which determine the offset. If no
-        sum is fixed, an entry is marked if its own violation may exceed tol.
+        Rounding errors may leave open whether a group's violation is within tol. In such a group two kinds of entries
+        are marked: entries whose exact derivative may be an extreme, and free entries, which determine the offset. If
+        no sum is fixed, an entry is marked if its own violation may exceed tol.
 
         errors: bounds of the rounding errors of the derivatives, (entries,).
         """
@@ -231,7 +231,7 @@ class Check:
         return whole if self._b is None else np.minimum(whole, self._errors + self.error_bound(b - self._b))
 
     def remember(self, rows: NDArray[np.bool_], b: Vector, c: Vector) -> None:
-        """Keep c = K b (problems, n) for coefficients b.
+        """Keep the product c = K b (problems, n) for coefficients b, from which later checks start.
 
         rows: for each of the n rows, whether its column of c comes from float64 kernel values.
         """
@@ -320,7 +320,7 @@ def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np
     """Return about SAMPLE of the ``rows``, ascending, and for each the number of rows that it represents.
 
     A quarter of the sample are the rows with the largest ``sizes`` (n,), since their kernel values have the largest
-    rounding errors. The other rows are sorted by falling |b|, the largest over the problems, and taken at equal steps.
+    rounding errors. The other rows are sorted by their largest |b| over the problems, and taken at equal steps.
 
     b: coefficients (problems, n).
     """

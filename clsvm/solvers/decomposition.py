@@ -17,10 +17,10 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
                 rows of K that the row cache lacks are computed                             gram
         if SMO converges slowly: move all free coefficients to their joint minimum          newton.py
 
-If that is less work, the rows K(ws, .) are computed first, and Q is copied from the row cache (kernel_rows.py).
+Where it is less work, whole rows K(ws, .) are computed first, and Q is copied from these rows (kernel_rows.py).
 
-The host seldom reads arrays of length n: b and f, a few times in a solve. Every ``sync`` outer iterations it waits for
-the device and reads the violation (smo.py). K is usually in float32. b and f are in float64, or pairs of float32.
+The host reads b and f a few times in a solve, and no other arrays of length n. Every ``sync`` outer iterations it waits
+for the device and reads the violation (smo.py). K is usually in float32; b and f are in float64 or pairs of float32.
 """
 
 from collections.abc import Iterator
@@ -121,8 +121,8 @@ class Solver(Loop):
     def _working_set(self, gram: Operator) -> tuple[int, int]:
         """Return the number of rows of a working set, and the number of rows for which memory is allocated.
 
-        Memory is allocated for the requested number of rows, rounded down to whole blocks of a panel. The number is
-        reduced in steps of about an eighth, until the rows and the square tile of K among them fit in memory.
+        Memory is allocated for the requested number of rows, rounded down to a multiple of the kernels' block size. The
+        number is reduced in steps of about an eighth, until the rows and the square tile of K among them fit in memory.
 
         A working set has the requested number of rows, or as many as are allocated if these are fewer. The number is
         even, because half of the rows stay in the next working set. With two fixed sums it is at least 4, a pair of

@@ -150,7 +150,10 @@ def _panels(
 
 
 def mirrors(gram: Operator) -> bool:
-    """Return whether to compute half of a symmetric tile of K and copy the other half: on a CPU, for long rows."""
+    """Return whether to compute half of a symmetric tile of K and copy the other half.
+
+    This is done on a CPU if a kernel value costs at least MIRRORED multiply-adds.
+    """
     return gram.stream.profile.style == "simd" and gram.rows.tile_cost >= MIRRORED
 
 
@@ -159,7 +162,7 @@ def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, i
 
     Each tile of Q has W x W values, for a panel with room for W rows.
 
-    panel: the buffer of the rows, in the layout of the right-hand rows U of a product K(X, U).
+    panel: buffer of the rows, in the layout of the right-hand rows U of a product K(X, U).
     rows: buffer with the numbers of the rows, in the order in which the device stores rows.
     count: buffer with the number of rows.
     most: upper bound of the number of rows.

@@ -90,7 +90,7 @@ def compute_rows_first(
 
 
 def prefetches(gram: Operator) -> bool:
-    """Return whether all rows of K can be computed at once, and whether this pays in a solve that needs all of them."""
+    """Return whether all rows of K can be computed at once by symmetry, and a solve that needs all of them gains."""
     if not gram.resident or gram.stream.profile.style != "simd":
         return False
     return gram.rows.cost * (1 - MIN_GAIN / 2) > MIN_GAIN * programs.COPIED * gram.stream.profile.cache_cost
@@ -228,7 +228,7 @@ class KernelRows:
         return Update(state.P, state.n, state.f, changed.D, self.panel.capacity)
 
     def add_hits(self) -> None:
-        """Add the listed hits to f: cached rows of K, each times the change of its coefficient."""
+        """Add the listed hits to the gradients f: cached rows of K, each times the change of its coefficient."""
         if self.cache.capacity:
             size = programs.update_range(self.state.stream.profile, self.state.n)
             store = self.cache.store(self.hits.slot).arguments()
@@ -237,7 +237,7 @@ class KernelRows:
     def compute_misses(self, add: bool = True) -> None:
         """Compute the listed misses, which are rows of K that the row cache lacks, and store them in the cache.
 
-        add: also add these rows, each times the change of its coefficient, to f.
+        add: also add these rows, each times the change of its coefficient, to the gradients f.
         """
         gram, panel, misses = self.state.gram, self.panel, self.misses
         gram.gather(panel, misses.row, misses.count)
@@ -245,7 +245,7 @@ class KernelRows:
         gram.accumulate(panel, misses.count, store, self._update_arguments(misses) if add else None)
 
     def respond(self, b: Vector) -> None:
-        """Add K b to f, for coefficients b (1, n). Rows of K come from the row cache if it holds them."""
+        """Add K b to the gradients f, for coefficients b (1, n). Rows of K that are cached are not computed again."""
         stream, capacity, uncached = self.state.stream, self.panel.capacity, b
         if self.cache.capacity:
             slots = self.slots()[self.state.gram.rows.position]
@@ -262,7 +262,7 @@ class KernelRows:
         self.state.respond(uncached, self.panel)
 
     def slots(self) -> Positions:
-        """Return the row cache's slot of each row, -1 if the cache lacks the row, in the device's order of rows."""
+        """Return the slot of each row in the row cache, or -1 if it is not cached, in the device's order of rows."""
         return self.state.stream.read(self.cache.slot_of, np.int32, self.state.n)
 
     def missing(self) -> Positions:
@@ -301,7 +301,7 @@ class KernelRows:
     def prefetch(self, deadline: float = np.inf) -> tuple[int, int]:
         """Compute all rows of K that the row cache lacks, or as many as time allows.
 
-        Return the number of rows made, and the number of values copied by symmetry divided by the values of a row. Do
+        Return the number of rows made, and the number of values copied by symmetry, divided by the length of a row. Do
         nothing if the cache has too few free slots. The cache lists the rows only when all their values are complete.
 
         deadline: perf_counter() at which the time is over.

@@ -358,7 +358,7 @@ class Newton:
         self._costs = CostModel()
 
     def should_run(self, optimality: Optimality, tol: float, outer: int) -> bool:
-        """Return whether a Newton step costs less than the SMO iterations that it replaces.
+        """Return whether a Newton step is possible and costs less than the SMO iterations that it replaces.
 
         outer: number of outer iterations so far.
         """
@@ -452,8 +452,8 @@ class Newton:
     def _factorize(self, free: Rows) -> Factor | None:
         """Return a Cholesky factor of K among the rows ``free``, perhaps with further rows.
 
-        The last factor is extended if few rows have become free or reached a bound since then. Otherwise a new factor
-        is made. Return None if K among the rows is not positive definite.
+        The last factor is extended if few rows have become free or reached a bound since it was made. Otherwise a new
+        factor is made. Return None if K among the rows is not positive definite.
         """
         last = self._factor
         if last is not None:

@@ -42,8 +42,8 @@ class Settings:
     exact
         function that computes K b of rows in float64, or None if K is exact enough.
     sizes
-        sizes of the rows (n,) by Kernel.sizes, or None. By these the float64 check finds rows with large rounding
-        errors for a sample; without sizes it takes no sample.
+        sizes of the rows (n,) by Kernel.sizes, or None. With sizes, the float64 check can sample the rows that have the
+        largest rounding errors.
     progress
         progress display, or None.
     max_time
@@ -180,7 +180,10 @@ class Result:
         return self.status is Status.MAX_ITER and not 0 <= most <= self.steps
 
     def after(self, before: Result | None) -> Result:
-        """Return this result with the iterations, seconds and trace of ``before``, the result it began from, added."""
+        """Return this result plus the iterations, seconds and trace of ``before``.
+
+        before: the result whose coefficients this solve started from, or None.
+        """
         if before is None:
             return self
         trace = self.trace

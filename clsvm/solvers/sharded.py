@@ -63,7 +63,7 @@ def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, mo
 
     rows, f, b: row numbers, gradients and coefficients of the candidates, (c,).
     least, most: smallest and largest derivative of the dual over all rows, (groups,).
-    quota: most rows to choose: if a sum is fixed, for each side (coefficients that rise, that fall), else in all.
+    quota: most rows to choose. If a sum is fixed, this many may rise, and this many may fall.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
     right, left = certificate.one_sided_derivatives(f, b, lo, hi, problem.epsilon)
@@ -530,7 +530,7 @@ class Shard:
             self._accumulate(change.X, change.weights, change.slots)
 
     def _accumulate(self, X: Data, weights: Vector, slots: Slots = NO_SLOTS) -> None:
-        """Add K(., X) times ``weights`` to f, for rows X (m, d).
+        """Add K(., X) times ``weights`` to the gradients f of the shard's rows, for rows X (m, d).
 
         If there are ``slots``, also store the kernel values in these slots of the row cache.
         """
@@ -569,12 +569,12 @@ class Shard:
         return self.X[rows]
 
     def respond(self, X: Data, weights: Vector) -> None:
-        """Add K(., X) times ``weights`` to f, for rows X (m, d) in the form of :meth:`prepared`."""
+        """Add K(., X) times ``weights`` to the shard's gradients f, for rows X (m, d) from :meth:`prepared`."""
         with self.stream.scratch():
             self._accumulate(X, weights)
 
     def objective(self, rho: Vector) -> Vector:
-        """Return the shard's part of the three sums (3,) that Loop._sums adds up, at the offsets rho (groups,)."""
+        """Return the three numbers of Loop._sums for the shard's rows alone, (3,), at the offsets rho (groups,)."""
         with self.stream.scratch():
             return self.selection.sums(self.state.view, self.state.q, self.stream.wide(rho))
 

@@ -21,7 +21,7 @@ from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
 
-# To avoid a float64 check, a solve within tol goes on towards a violation of CLOSE * tol, for CLOSE_CHECKS checks at most.
+# To avoid a float64 check, a solve within tol continues to a violation of CLOSE * tol, for CLOSE_CHECKS checks at most.
 CLOSE_CHECKS, CLOSE = 3, 0.6
 PATIENCE = 200  # least outer iterations without progress before a solve counts as stalled
 MAX_CERTIFICATES = 20  # a solve counts as stalled after more than so many float64 checks that did not confirm it
@@ -29,7 +29,7 @@ MAX_CERTIFICATES = 20  # a solve counts as stalled after more than so many float
 FEW_ROWS = 4096
 # The duality gap needs a pass over all rows, so it is computed once for every GAP_ROWS rows of working sets.
 GAP_ROWS = 512
-PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")  # parts of a solve whose seconds are measured
+PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")  # parts of a solve that are timed
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Optimality:
     Attributes
     ----------
     least
-        smallest derivative of the coefficients that can rise, (groups,).
+        smallest derivative of the dual by a coefficient that can rise, (groups,).
     most
-        largest derivative of the coefficients that can fall, (groups,).
+        largest derivative of the dual by a coefficient that can fall, (groups,).
     inside
         number of free coefficients, (groups,).
     sums
-        sum of the derivatives of the free coefficients, (groups,).
+        sum of the derivatives by the free coefficients, (groups,).
     steps
         SMO iterations so far.
     rows
@@ -97,7 +97,7 @@ class History:
     steps
         SMO iterations at the last check, or -1 after a float64 check replaced the gradient f.
     best
-        smallest violation.
+        smallest violation so far.
     best_at
         outer iteration of the smallest violation.
     level

@@ -374,9 +374,8 @@ class Selection:
     def optimality(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
         """Read the optimality state over all chunks of rows, and the counters (4,).
 
-        The state has four arrays (groups,): the smallest derivative of coefficients that can rise, the
-        largest derivative of coefficients that can fall, the number of free coefficients and the sum of their
-        derivatives.
+        The state has four arrays (groups,): the smallest derivative of the dual by a coefficient that can rise, the
+        largest by a coefficient that can fall, the number of free coefficients, and the sum of their derivatives.
         """
         numbers, places, counters = self.read_extremes()
         least, most = numbers[..., 0].min(axis=0), numbers[..., 1].max(axis=0)
