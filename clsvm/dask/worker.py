@@ -259,7 +259,7 @@ def _call_part(fit: str, i: int, version: int | None, name: str, given: Request)
 
 
 class ChunkInfo(NamedTuple):
-    """Describe a chunk of rows (n, d).
+    """Hold the shape (n, d) of a chunk of rows, and the mean and squared deviations of its values.
 
     Attributes
     ----------

@@ -47,7 +47,7 @@ def plan(
     dtype : {"float32", "float64"}, default="float64"
         Data type of the matrix.
     device : None, str, int, pyopencl.Device, pyopencl.CommandQueue or a list of these, default=None
-        Device, as for the estimators. Of a list, the first device does the work.
+        Device, as for the estimators. The first device of a list does the work.
     memory_limit : int or str, default=None
         Limit of the memory in bytes on the device, or text such as "2GB". None takes half of the device's free memory.
     tile : int, default=None

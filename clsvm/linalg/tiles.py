@@ -147,7 +147,10 @@ class DeviceTiles:
     # -- copies
 
     def load_c(self, tile: Matrix) -> None:
-        """Copy a tile to C. If the tile is stored in columns, this overwrites M."""
+        """Copy ``tile`` from the host to the device's tile C.
+
+        If ``tile`` is stored in columns, this overwrites the device's tile M.
+        """
         if _in_columns(tile):
             self.stream.write_rows(self.M, _rows_of(tile.T), self.shape.ld)
             self._transpose(self.M, self.C, *tile.T.shape)
@@ -161,18 +164,18 @@ class DeviceTiles:
         self._of_M = View(self.M, 1, self.shape.ld) if transposed else View(self.M, self.shape.ld, 1)
 
     def load_rows(self, tile: Matrix, triangle: bool = False) -> None:
-        """Copy a tile to M, and its rows to X.
+        """Copy a tile from the host to the device's tile M, and its rows, as vectors in lane groups, to the tile X.
 
-        triangle: set entries below the diagonal to zero in X.
+        triangle: whether to set entries below the diagonal to zero in X.
         """
         self.load_m(tile)
         h, w = tile.shape
         self._packed(self._of_M.rows(0), h, w, 0, triangle)
 
     def store(self, tile: Matrix, triangle: bool = False) -> None:
-        """Copy C to a tile. M may be overwritten.
+        """Copy the device's tile C to a tile on the host. The device's tile M may be overwritten.
 
-        triangle: copy only the diagonal and the entries above it.
+        triangle: whether to copy only the diagonal and the entries above it.
         """
         h, w = tile.shape
         source, transposed = self.C, _in_columns(tile)
@@ -195,7 +198,7 @@ class DeviceTiles:
     # -- algebra
 
     def factor(self, w: int) -> int:
-        """Replace the upper triangle of C (w, w) by its Cholesky factor U, U'U = C.
+        """Replace the upper triangle of the device's tile C (w, w) by its Cholesky factor U, U'U = C.
 
         Return 0, or the number of the first pivot that is not positive, counted from 1.
         """
@@ -214,9 +217,9 @@ class DeviceTiles:
         return failed
 
     def solve(self, h: int, w: int) -> None:
-        """Replace C (h, w) by the solution Y of U' Y = C, where U (h, h) is the upper triangle of M.
+        """Replace the device's tile C (h, w) by the solution Y of U' Y = C.
 
-        The columns of Y are also put in the buffer X.
+        U (h, h) is the upper triangle of the device's tile M. The columns of Y are also put in the tile X.
         """
         for k in range(0, h, self.shape.block):
             b = min(self.shape.block, h - k)
@@ -224,9 +227,11 @@ class DeviceTiles:
             self._substitute(self._of_M, k, b, w, 0)
 
     def add(self, h: int, w: int, d: int, scale: float = 1.0, symmetric: bool = False, triangle: bool = False) -> None:
-        """Add scale * <M_u, x_i> to every C[u][i], for the rows M_u of M (h, d) and the w vectors x_i in X.
+        """Add scale * <M_u, x_i> to every entry C[u][i] of the device's tile C.
 
-        symmetric: compute only the entries of C on and above the diagonal.
+        M_u are the rows of the tile M (h, d), and x_i the w vectors in the tile X.
+
+        symmetric: whether to compute only the entries of C on and above the diagonal.
         triangle: whether M and the vectors x_i are rows of upper triangles, so that products with zeros are left out.
         """
         for u in range(0, h, self.shape.strip):
@@ -235,10 +240,10 @@ class DeviceTiles:
             self._sum(scale, u, some, d - first, u if symmetric else 0, w, first)
 
     def _subtract_solved(self, U: View, k: int, b: int, w: int, column: int) -> None:
-        """Subtract sum_{r < k} U[r][i] * Y[r] from each row i = k, ..., k + b - 1 of C.
+        """Subtract sum_{r < k} U[r][i] * Y[r] from each row i = k, ..., k + b - 1 of the device's tile C.
 
-        This is a part of the forward substitution for Y with U' Y = C. Rows Y[r] with r < k are solved already, and
-        the buffer X holds them.
+        This is a part of the forward substitution for Y with U' Y = C. Rows Y[r] with r < k are solved already. The
+        tile X holds these rows.
 
         w: number of columns of C.
         column: first column of C that is computed.
@@ -248,9 +253,9 @@ class DeviceTiles:
             self._sum(-1.0, k, b, k, column, w)
 
     def _substitute(self, U: View, k: int, b: int, w: int, column: int) -> None:
-        """Replace the rows k, ..., k + b - 1 of C by rows of Y with U' Y = C, by forward substitution.
+        """Replace the rows k, ..., k + b - 1 of the device's tile C by rows of Y, where U' Y = C.
 
-        Terms of earlier rows of Y were subtracted from C before (:meth:`_subtract_solved`).
+        The terms of the rows of Y before k were subtracted from C already (:meth:`_subtract_solved`).
 
         w: number of columns of C.
         column: columns of C before the lane group of this column are left out. A lane group is V adjacent columns.
@@ -273,7 +278,7 @@ class DeviceTiles:
         """Copy n vectors of d numbers from a tile to lane groups: blocks of V interleaved vectors.
 
         vectors: the arguments that :meth:`View.rows` or :meth:`View.columns` returns.
-        at: place of the first copied number in the buffer X, in units of V numbers. If ``at`` is None, the vectors are
+        at: place of the first copied number in the tile X, in units of V numbers. If ``at`` is None, the vectors are
         copied to the buffer of right-hand rows instead.
         triangle: whether to set number k of vector i to zero if k < i.
         """
@@ -283,7 +288,9 @@ class DeviceTiles:
         self._pack((items, -(-n // self.V)), (items, 1), source, (*numbers, n, d, int(triangle), *to[:2]), to[2])
 
     def _sum(self, scale: float, row: int, n: int, d: int, column: int, w: int, first: int = 0) -> None:
-        """Add scale * <x_i, y_u> to C[row + u][i], for the vectors x_i in X and n packed right-hand rows y_u.
+        """Add scale * <x_i, y_u> to the entry C[row + u][i] of the device's tile C.
+
+        x_i are the vectors in the tile X. y_u are n right-hand rows, which :meth:`_packed` copied.
 
         d: number of entries of y_u.
         column: columns i before the lane group of this column are left out. A lane group is V adjacent columns.

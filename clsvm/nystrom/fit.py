@@ -58,7 +58,7 @@ class Options:
 
 
 class Survey(NamedTuple):
-    """Describe the rows X and the devices before a fit.
+    """Hold the layout and norms of the rows X of a fit, and the dtype and names of its devices.
 
     Attributes
     ----------
@@ -266,7 +266,7 @@ def train(
     random: generator that draws the sampled rows.
     since: perf_counter() at the start of the fit.
 
-    The fit uses float64 from the start if K(C, C) of the inducing points C is too ill-conditioned for float32, and
+    The fit uses float64 from the start if K(C, C) of the inducing points C is too ill-conditioned for float32. It
     continues in float64 if the solve in float32 stalls. Raises MemoryLimitError if the memory limit is too small, and
     ValueError if K(C, C) is not positive semi-definite.
     """
@@ -336,7 +336,7 @@ SAMPLE_ROWS, BLOCK = 1000, 1 << 24  # rows drawn to estimate leverage scores; mo
 
 
 class Centers(NamedTuple):
-    """Hold inducing points.
+    """Hold the inducing points of a fit.
 
     Attributes
     ----------
@@ -386,8 +386,8 @@ def leverage(
 ) -> NDArray[np.float64]:
     """Return approximate ridge leverage scores of the rows X[eligible], up to a common factor. All scores are positive.
 
-    The score of a row x is K(x, x) - K(x, S) (K(S, S) + penalty * s * I)^-1 K(S, x), for a set S of s rows that are
-    drawn uniformly. ``where`` has the device for kernel values and its memory limit. Source: Rudi, Calandriello,
+    The score of a row x is K(x, x) - K(x, S) (K(S, S) + penalty * s * I)^-1 K(S, x). The set S of s rows is drawn
+    uniformly at random. ``where`` has the device for kernel values and its memory limit. Source: Rudi, Calandriello,
     Carratino, Rosasco 2018 (BLESS).
     """
     s = min(SAMPLE_ROWS, len(eligible))

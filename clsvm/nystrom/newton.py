@@ -362,9 +362,9 @@ class Newton:
     def _upper_bound(self, sizes: Vector) -> Vector:
         """Return an upper bound of F - F* for each output, or for all outputs together if the loss couples them.
 
-        F is the objective at the current u = T alpha, and F* its minimum. G is the gradient of F with respect to u, and
-        g = A^-T G has the norms ``sizes``, for the factors T and A of preconditioner.py. l is the loss. The bound is
-        the least of:
+        F is the objective at the current u = T alpha, and F* its minimum. l is the loss. G is the gradient of F with
+        respect to u, and g = A^-T G. ``sizes`` are the norms |g|. T and A are the factors of preconditioner.py. The
+        bound is the least of:
 
             F                      since losses are not negative, so that F* >= 0
             |G|^2 / (2 * penalty)  since the penalty makes F strongly convex in u
@@ -372,9 +372,9 @@ class Newton:
                                    v with |A (v - u)| = r, F is at least F(u), so its minimum is nearer to u
 
         For the squared loss, c is ``curvature`` (:meth:`_weigh`). For other losses c is half of it, because l'' changes
-        between u and v. Decision values change there by at most t = reach * r / sqrt(penalty), for the largest norm
-        ``reach`` of a row of K(X, C) T^-1. So l'' falls by at most the factor exp(-2 t), since |l'''| <= 2 l''. The
-        factor is at least 1/2 if t <= log(2) / 2. For a larger t the third bound is not used.
+        between u and v. Decision values change there by at most h = reach * r / sqrt(penalty), for the largest norm
+        ``reach`` of a row of K(X, C) T^-1. So l'' falls by at most the factor exp(-2 h), since |l'''| <= 2 l''. The
+        factor is at least 1/2 if h <= log(2) / 2. For a larger h the third bound is not used.
 
         Changes by rounding are added to the bound. If rounding of K changes each decision value by at most t, F and F*
         each change by at most sqrt(2 F) t + t^2 / 2, since l >= 0 and l'' <= 1. Each also changes by at most

@@ -15,10 +15,10 @@ hardly sampled, and conjugate gradients take hundreds of steps. With s = c m row
 about ((sqrt c + 1) / (sqrt c - 1))^2 for every penalty (Marchenko and Pastur 1967). This is 9 for c = 4.
 :func:`sampled` chooses c.
 
-Singular K(C, C). The matrix is singular up to rounding if inducing points are equal, if the kernel function is wide, or
-if it is linear and there are more points than features. Some directions of T would consist of rounding errors, and the
-residual would stall. So a Cholesky factorisation with pivots selects r points that span the others: K(C, C) = R'R up to
-rounding, with R (r, m). The coefficients of the other points are 0.
+Singular K(C, C). The matrix is singular up to rounding if inducing points are equal or the kernel function is wide. A
+linear kernel function makes it singular if there are more points than features. Some directions of T would consist of
+rounding errors, and the residual would stall. So a Cholesky factorisation with pivots selects r points that span the
+others: K(C, C) = R'R up to rounding, with R (r, m). The coefficients of the other points are 0.
 
 Storage. Coefficients are rows: alpha is (k, m) for k outputs, u and b are (k, r), with r = m unless K(C, C) is
 singular. T is stored above the diagonal of the buffer and A' below it. The diagonal is that of the factor in use.

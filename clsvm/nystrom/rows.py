@@ -1,9 +1,9 @@
 """Compute with the rows X of a Nyström model where they are stored: products with K(X, C), losses and derivatives.
 
-C are the m inducing points. A block of rows (:class:`RowBlock`) holds its decision values f = K(X, C) alpha + offset
-for coefficients alpha, and the change of f along a step. In a solve a block replies only with sums over its rows. As
-these sums are small, a block can be on any device or computer. :class:`RowOperator` adds the sums of all blocks for the
-solver, in the order of the blocks.
+C are the m inducing points. A block of rows (:class:`RowBlock`) holds its decision values f = K(X, C) alpha + offset,
+for coefficients alpha. It also holds the change of f along a step. In a solve a block replies only with sums over its
+rows. As these sums are small, a block can be on any device or computer. :class:`RowOperator` adds the sums of all
+blocks for the solver, in the order of the blocks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_BLOCKS, MIN_ROWS = 16, 1024  # most blocks into which rows are divided for a
 
 @dataclass(frozen=True)
 class Task:
-    """Describe the objective of a solve by its loss, targets and penalty.
+    """Hold the objective of a solve: a loss with targets and weights, and a penalty.
 
     Attributes
     ----------
@@ -99,8 +99,8 @@ class Curvature(NamedTuple):
     sampled
         D at the sampled rows, averaged over the outputs.
     least
-        for each output, the smallest ratio, over the sampled rows, of its D to the average of D over the outputs, (k,);
-        or (1,) for a coupled loss.
+        for each output, the ratio of its D to the average of D over the outputs, (k,): the smallest ratio of all
+        sampled rows. (1,) for a coupled loss.
     """
 
     total: float
@@ -139,7 +139,7 @@ class RowBlock:
     """Hold rows X on one device, and compute the sums over these rows that a solve needs.
 
     A :class:`Task` is the objective of one solve. :meth:`begin_task` begins the next task on the same rows.
-    :class:`RowOperator` calls the other methods, and describes them in its methods of the same names.
+    :class:`RowOperator` calls the other methods. Its methods of the same names describe what they compute.
 
     Parameters
     ----------
