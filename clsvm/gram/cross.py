@@ -1,21 +1,19 @@
 """Compute the kernel matrix K(X, U) between n rows X and m rows U, or its products with matrices of k columns.
 
-:func:`kernel_matrix` computes the values of K. The products serve k outputs, one for each column of V, R, T and out:
+:func:`kernel_matrix` computes the values of K. :class:`Sums` computes three products for rows X on the device:
 
     forward: T (n, k) = K(X, U) V, given V (m, k).
     back: out (m, k) = K(X, U)' R, given R (n, k).
     forward_back: out (m, k) = K(X, U)' H K(X, U) V, given V (m, k).
 
-H multiplies each row of K(X, U) V by a k x k matrix of its own. With a weight w of the row, this matrix is w times the
-identity, or w (diag(P) - P P') for the row's probabilities P (k,). It may also be diagonal, with one weight for each
-output. In code, arrays have one row for each output: V is (k, m) and T is (k, n). Arrays are float64 on the host.
+H multiplies each row of K(X, U) V by a k x k matrix of its own (:meth:`Sums.set_weights`). In code, arrays have one row
+for each of the k outputs: V is (k, m) and T is (k, n).
 
-Products go through K(X, U) by tiles, which are blocks of its rows. forward_back sums a few terms at a time in the dtype
-of K, and adds these sums in wide numbers, which are doubles or pairs of floats. forward and back use wide numbers for
-all sums, as gradients need. The order of all sums is fixed, so repeated calls return the same bits.
+Sums are in wide numbers, which are doubles or pairs of floats. Only forward_back first sums a few terms at a time in
+the dtype of K. The order of all sums is fixed, so repeated calls return the same bits.
 
-:class:`Sums` computes these products for rows on the device. :class:`Cross` computes them for any number of rows in the
-host's memory, or memory-mapped. It chooses the cheapest of three ways that fits the memory:
+:class:`Cross` computes these products for any number of rows in the host's memory, or memory-mapped. It chooses the
+cheapest of three ways that fits the memory:
 
     rows: X is on the device, and every pass computes K.
     stored: K is on the device, and X is freed.
@@ -115,8 +113,8 @@ class Sums:
     """Compute products with K(X, U) for ``k`` outputs. X are the rows of ``gram``, and U the ``m`` rows in ``panel``.
 
     The panel, a buffer, must be made with ``square``, so that its capacity is a multiple of ROWS_EACH. ``tile_bytes``
-    is the size in bytes of a tile, a block of rows of K. With ``keep``, all of K is computed and stored at once, and
-    later passes do not read X. Raises ValueError if memory_limit is too small.
+    is the size in bytes of a tile, a block of rows of K. With ``keep``, the constructor computes and stores all of K,
+    and later passes do not read X. Raises ValueError if memory_limit is too small.
     """
 
     def __init__(

@@ -11,8 +11,8 @@ JS the union of these columns over the cluster's rows, and |S| the number of the
 
     additional zeros = |S| |Jx - JS| + |JS - Jx|.
 
-A full cluster is no longer active, and a new one takes its place. Reference: GTSVM, section 5.3, algorithm 2, where the
-initial ``max(k, n / l)`` is a misprint for ``min(k, n / l)``.
+A full cluster is no longer active, and a new one takes its place. Reference: GTSVM, section 5.3, algorithm 2, in which
+``max(k, n / l)`` is a misprint for ``min(k, n / l)``.
 
 GTSVM takes the rows in random order. That order is best while the active clusters are a large share of all clusters.
 Otherwise rows are sorted by a few informative columns, and pieces of this order are clustered in parallel.

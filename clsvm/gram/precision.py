@@ -104,9 +104,9 @@ def outside(kernel: Kernel, rows: Extent, others: Extent, dtype: str, d: int) ->
 
 
 def check_range(kernel: Kernel, rows: Extent, others: Extent, d: int, which: str = "", dtype: str = "float64") -> None:
-    """Raise ValueError if :func:`outside` is true for K between two sets of rows.
+    """Raise ValueError if intermediate values of K leave the range of ``dtype`` and cause too large an error.
 
-    ``which`` is text for the error message that says of which rows the norms or entries are.
+    K is between two sets of rows (see :func:`outside`). ``which`` names the rows in the error message.
     """
     if outside(kernel, rows, others, dtype, d):
         both = rows.union(others)

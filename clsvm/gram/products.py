@@ -372,7 +372,8 @@ class Gram(Operator):
         """Add D K(U, X) to the sums c for a layout whose kernels only store values. ``update`` holds D and c.
 
         A temporary store receives K between one block of right-hand rows U and some rows of X at a time. If it would
-        have fewer than MIN_STORE_ROWS rows of X, the kernels of Layout.plain add to c without a store.
+        have fewer than MIN_STORE_ROWS rows of X, the kernels of the simpler layout ``Layout.plain`` add to c without a
+        store.
         """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
         # sub-buffers of c may begin at multiples of ``unit`` lane groups (V rows each), so ``step`` is such a multiple

@@ -184,8 +184,7 @@ class Support:
 
     A panel is a device buffer of support vectors, the right-hand rows of products with the rows to predict. All panels
     stay on the device if they take at most a quarter of the free memory. Otherwise the support vectors pass through one
-    panel in every call. Sums do not depend on that choice. Rows to predict may be clustered, but not support vectors: a
-    sum over clusters would need a stored K (GTSVM, section 5.4).
+    panel in every call. Sums do not depend on that choice. Rows to predict may be clustered, but not support vectors.
 
     Attributes
     ----------
@@ -290,10 +289,10 @@ class Support:
         return out
 
     def _small_batch(self, stream: Stream, X: Data, problems: int) -> SmallBatchPredictor | None:
-        """Return this thread's small-batch predictor for rows X and ``problems`` problems, or None if X is unsuitable.
+        """Return this thread's small-batch predictor for rows X and ``problems`` problems, or None if it has none.
 
-        X must have at most MAX_BATCH rows and the dense layout. The predictor must not exceed its share of the memory.
-        The device must be a real one that holds the support vectors and has doubles.
+        X must have at most MAX_BATCH rows, in the dense layout. The device must have doubles, hold the support vectors,
+        and not be simulated. The predictor must not exceed its share of the memory.
         """
         (n, d), groups, vectors = X.shape, len(self._ends), len(self._resident) * self._capacity
         if not self._resident or n > MAX_BATCH or stream.profile.wide != "double" or stream.simulated:
@@ -314,7 +313,7 @@ class Support:
         return range(len(self._ends))[groups]
 
     def vectors_of(self, among: slice, coefficients: Vector) -> tuple[Data, Vector, Sequence[int]]:
-        """Return the support vectors of the selected groups, their coefficients, and the end of each group in them."""
+        """Return the support vectors of the selected groups, their coefficients, and where each group ends."""
         groups = self.among(among)
         cuts = (0, *self._ends)[groups.start : groups.stop + 1]
         some = slice(cuts[0], cuts[-1])

@@ -32,7 +32,7 @@ _AT_A_TIME = 512  # number of rows of K that one product computes
 
 
 class RowCache:
-    """Cache the rows of K that were computed last, in a ring of slots within a memory limit.
+    """Cache the rows of K that were computed last, in a ring of slots of one row each, within a memory limit.
 
     The device decides which row a slot holds (cl_kernels/solvers/rowcache.cl). The host allocates slabs, buffers of
     equal size, as rows arrive. One outer iteration requests at most ``entries`` rows. If the ring cannot hold so many
