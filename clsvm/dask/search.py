@@ -31,7 +31,7 @@ Jobs = list[tuple[int, int]]
 Results = dict[tuple[int, int], FoldResult | Exception]
 Warned = list[tuple[str, type[Warning]]]
 NEEDS = "a search over workers needs"
-MAX_LOSSES = 3  # a search fails if all workers are lost more than MAX_LOSSES times without a finished fit in between
+MAX_LOSSES = 3  # a search fails if all workers are lost more than MAX_LOSSES times without a finished piece between
 
 
 class DistributedFits(Fits):

@@ -55,8 +55,7 @@ HOST, OUTPUT = 2.0, 3.0
 RESTART_FACTOR = 2.0  # conjugate gradients take this many times the steps of theory, as refinements restart them
 SOLVES, MAKES = 3, 8  # expected number of linear solves, and of factors A, for a loss that is not quadratic
 MAX_B_BYTES = 1 << 30  # most bytes of B = K(S, C) T^-1, which limits the number of sampled rows S
-# Sampled rows' B is in float32 if penalty >= MIN_PENALTY * mean diagonal of K(C, C), and if K(C, C) has a condition
-# number of at most MAX_CONDITION.
+# Sampled rows' B is in float32 if penalty >= MIN_PENALTY * K's mean diagonal, and K's condition <= MAX_CONDITION.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 
 
