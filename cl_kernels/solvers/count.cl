@@ -1,15 +1,15 @@
 // Choose rows for a working set: on each of two sides, the ``quota`` rows that violate the optimality conditions most.
 // The rows are not sorted, but counted in histograms of their violations.
 // Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. With NO_BIAS
-// all rows are on side 0. Rows that are already in the working set (in_set[row] = 1) and rows with lo = hi are on no
-// side. A bin is a range of violations. Bin 0 of a side is for the two rows with the extreme gradients (extremes.cl).
+// all rows are on side 0. Rows that are already in the working set (in_set[row] = 1) are on no side.
+// A bin is a range of violations. Bin 0 of a side is for the two rows with the extreme gradients (extremes.cl).
 // From bin 1 on, violations fall from bin to bin, and 128 bins cover a factor of 2.
 // The last bin of a side is the first one such that the bins up to it have at least ``quota`` rows. All rows in earlier
 // bins are chosen, and rows in the last bin until the side has ``quota`` rows. If the side has fewer rows than
 // ``quota``, all are chosen, and the last bin is BINS.
-// Four kernels run one after another. Chunk c is the rows c * chunk .. (c + 1) * chunk - 1:
+// Four kernels run one after another, after extremes.cl. Chunk c is the rows c * chunk .. (c + 1) * chunk - 1:
 //   histogram  counts[c][side][bin] = number of rows of chunk c;   totals[side][bin] = their sum over the chunks
-//   threshold  ends[side] = the side's last bin, and the number of rows to choose from it
+//   threshold  ends[side][0] = the side's last bin;   ends[side][1] = number of rows to choose from it
 //   share      shares[side][0][c] = number of rows of chunk c in bins before the last one
 //              shares[side][1][c] = number of rows of chunk c in the last bin
 //   collect    writes the numbers of the chosen rows to the working set. The shares of the chunks before c tell where
@@ -171,7 +171,7 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
 
 #if WG > 1
 // Count for each side s and chunk c of rows how many rows can be chosen for the working set:
-//   shares[s][0][c] = counts[c][s][0] + ... + counts[c][s][last - 1],   with last = ends[s]
+//   shares[s][0][c] = counts[c][s][0] + ... + counts[c][s][last - 1],   with last = ends[s][0]
 //   shares[s][1][c] = counts[c][s][last]
 // Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall.
 // counts[c][s] is a histogram of the rows' violations, which fall from bin to bin. All rows in bins before bin ``last``
@@ -192,8 +192,8 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 // Write the numbers of the chosen rows to the working set ws. Its first ``stay`` entries are rows of the previous
 // working set, and are left unchanged. Then follow ``quota`` rows of side 0, and ``quota`` rows of side 1.
 // Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. A histogram
-// divides each side into bins by the rows' violations, which fall from bin to bin. ends[side] has the last bin from
-// which rows are chosen. All rows in earlier bins come first, and then rows in the last bin, in row order.
+// divides each side into bins by the rows' violations, which fall from bin to bin. ends[side][0] is the last bin
+// from which rows are chosen. All rows in earlier bins come first, and then rows in the last bin, in row order.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict epsilon, global uchar *restrict in_set,

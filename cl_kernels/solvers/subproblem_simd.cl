@@ -9,8 +9,9 @@
 // Precision: F, in the type of Q, is f minus (m + M) / 2. m is the smallest f of rows that can rise, and M the largest
 // f of rows that can fall, both at the start. So F of rows that are to change is near 0, where floats have small
 // rounding errors. These errors do not add up over working sets, because the changes of b, and not F, update f of all
-// rows. F + up and F + low are the derivatives to the right and to the left of b. up and low are plus or minus epsilon,
-// or infinite at a bound.
+// rows.
+// F + up and F + low are the derivatives to the right and to the left of b. up and low are plus or minus epsilon, or
+// infinite at a bound.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed.
 // Each group has its own row i, m and M, and both rows of a pair are of one group.
 // NO_BIAS: the sum of b is free. An iteration changes the one coefficient k with the largest gain f_k^2 / Q_kk. F is f.

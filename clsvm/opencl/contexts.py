@@ -159,7 +159,7 @@ _local = threading.local()
 
 
 def thread_dict(name: str) -> dict[Any, Any]:
-    """Return this thread's dictionary of that name, which is empty at first, and again in a forked child."""
+    """Return this thread's dictionary named ``name``. It begins empty, also in a forked child."""
     return _local.__dict__.setdefault(f"{name}{os.getpid()}", {})
 
 

@@ -40,7 +40,7 @@ class DeviceInfo:
     Attributes
     ----------
     index
-        number by which ``device`` parameters can name it.
+        number by which a parameter ``device`` can name the device.
     platform
         platform name, as the OpenCL runtime reports it.
     name
@@ -109,7 +109,7 @@ def _kind(device: cl.Device) -> str:
 def _info(process: int, index: int, tried: bool) -> DeviceInfo:
     """Return the DeviceInfo of the device with this index in :func:`visible`.
 
-    The device is usable if a context can be made and, with ``tried``, if a small fit on it gives the right result.
+    The device is usable if a context can be made. If ``tried`` is true, a small fit on it must also pass.
     ``process`` is the process id, so that a forked process uses no cached result of its parent.
     """
     device = visible(process)[index]
@@ -321,7 +321,7 @@ def _named(text: str, here: list[cl.Device]) -> list[int]:
 
     The texts "gpu" and "cpu" name all devices of a kind. Another text is compared first with full names, then with
     parts of platform names, then with parts of device names. The first comparison that finds a device decides. So
-    "intel" means Intel's platform, although other platforms have it in the names of Intel's processors.
+    "intel" means Intel's platform, although device names of other platforms may contain the word too.
     """
     if text in ("gpu", "cpu"):
         return [i for i, device in enumerate(here) if _kind(device) == text]

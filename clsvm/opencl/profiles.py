@@ -56,7 +56,8 @@ class Profile:
     tiles
         sizes of tiles, the blocks of values of K(X, U) that are computed in registers. The keys are classes of the
         number of right-hand rows: "two" (at most 2), "few" (at most 16) and "many". On some devices a fourth entry,
-        "wide", has larger tiles. It replaces "many" if there is such a tile for each compute unit.
+        "wide", has larger tiles. It replaces "many" if X and U have enough rows for each compute unit to get such a
+        tile.
     lanes
         number of rows of a lane group, which are stored side by side, in float32. In float64 a lane group of the style
         "simd" has half as many.
@@ -70,8 +71,8 @@ class Profile:
     smo_items
         most work-items of a work-group that solves the dual over a working set.
     block
-        number of training rows whose gradients one work-item (style "simd") or work-group updates from cached rows of
-        K.
+        number of training rows whose gradients one work-item (style "simd") or one work-group updates from cached rows
+        of K.
     chunks
         number of parts into which a reduction over rows divides the rows.
     working_set
@@ -84,7 +85,7 @@ class Profile:
     bits_cost
         cost of multiplying two words of 32 features each, for rows of 0 and 1.
     csr_cost
-        cost of multiplying a stored entry of a CSR row X by a number of a row of U.
+        cost of multiplying a stored entry of a CSR row by a number of a row of U.
     clustered_cost
         cost of multiplying a stored entry of clustered rows by a number of a row of U.
     hybrid_cost

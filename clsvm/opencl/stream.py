@@ -89,7 +89,7 @@ class Stream:
         self.local_memory = int(self._device.local_mem_size)
         self._buffers: dict[int, tuple[Any, int]] = {}
         self._slabs: list[tuple[memory.Key, Any]] = []
-        self._spare: dict[int, list[Any]] | None = None  # bytes -> freed buffers; None outside of recycling()
+        self._spare: dict[int, list[Any]] | None = None  # size in bytes -> freed buffers; None outside of recycling()
         self._loose = 1.0
         # Oclgrind 21.10 wrongly reports host memory that kernels read in place as uninitialised, so arrays are copied.
         # Oclgrind also reports buffers in memory of released buffers as uninitialised, so under it none is released.
@@ -135,7 +135,7 @@ class Stream:
                 yield other
         finally:
             self.allocated -= nbytes
-            self.peak = max(before, self.peak - nbytes + other.peak - start)  # an upper bound of both streams' peak
+            self.peak = max(before, self.peak - nbytes + other.peak - start)  # an upper bound for both streams
 
     def charge(self, nbytes: int) -> None:
         """Count ``nbytes`` more bytes as allocated. A negative number counts as freed."""
@@ -215,10 +215,10 @@ class Stream:
         return buffer
 
     def give_slabs_back(self) -> None:
-        """Move this stream's slabs to the pool of slabs, the slab that was allocated first last.
+        """Move this stream's slabs to the pool of slabs, in reverse order of allocation.
 
-        So the pool next returns this slab. Rows of K fill slabs in the order of allocation, so most of its memory has
-        been used, and is fast to access again.
+        So the pool next returns the slab that was allocated first. Rows of K were stored there first, so most of its
+        memory has been used, and is fast to access.
         """
         while self._slabs:
             key, slab = self._slabs.pop()
@@ -260,7 +260,7 @@ class Stream:
                 buffer.release()
 
     def _done_with(self, nbytes: int) -> None:
-        """Wait until the queued work is done, if memory of a freed buffer of ``nbytes`` bytes could be reused before.
+        """Wait until the queued work is done, if memory of a freed buffer of ``nbytes`` bytes could be reused earlier.
 
         The pool may give the buffer to another queue, and memory with huge pages returns to the system although queued
         work still uses it. An error of the queued work is raised by a later call.

@@ -20,9 +20,8 @@
 // Three kernels run one after another. Sums over features become kernel values where they are stored, in S:
 //   gram   stores the sum of x_i[j] * y_u[j] over the columns j that are stored densely (dense_columns_simd.mako). A
 //     work-item takes V rows. The kernel is left out if there are no such columns.
-//   match  adds x_i[j] * y_u[j] for each CSR entry j of y_u and each row x_i with an entry j, then applies f. A
-//   work-item
-//     takes one right-hand row y_u and one block of rows x_i. Its sums stay in the core's cache.
+//   match  adds x_i[j] * y_u[j] for each CSR entry j of y_u and each row x_i with an entry j, then applies f.
+//     A work-item takes one right-hand row y_u and one block of rows x_i. Its sums stay in the core's cache.
 //   add_weighted  c[p][i] += sum_u D[p][u] * S[slot[u]][i] for each problem p. A work-item takes WEIGHED rows i.
 <%def name="parameters()">\
 const int group0, const int groups, const int base, global const long *restrict indptr,

@@ -5,9 +5,9 @@
 //   u_k[j] = panel[((k / V) * d + j) * V + k % V],   with d features j and k / V rounded down
 // f is the kernel function. The buffer ``panel`` holds the rows u_k of the working set, and stays in the core's cache.
 // Most coefficients never change, so most rows of Q are never computed. made[i] says whether row i has been computed.
-// Only SIMD style has this file. There the work-item that solves the subproblem computes the row. It multiplies V
-// contiguous values by one broadcast value at a time. The operations are those of the gram kernels in the same order,
-// so that values have the same bits.
+// Only SIMD-style kernels include this file. There the work-item that solves the subproblem computes the row. It
+// multiplies V contiguous values by one broadcast value at a time. The operations are those of the gram kernels in the
+// same order, so that values have the same bits.
 #define ROWS_PARAMETERS , global uchar *restrict made, global const real *restrict panel, global const real *restrict uu, \
     const int d KERNEL_PARAMETERS
 #define ROWS_BEGIN made += (size_t)p * W, panel += (size_t)p * W * d, uu += (size_t)p * W;
