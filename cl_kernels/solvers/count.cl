@@ -56,7 +56,7 @@ inline float violation_of(const Extremes e) {
 #else
   const float violation = (float)wide_real(wide_sub(e.M, e.m));
 #endif
-  return isfinite(violation) ? violation : 0.0f;  // 0 if a side has no rows, whose extreme is infinite
+  return isfinite(violation) ? violation : 0.0f;  // 0 if no row can rise or none can fall: an extreme is infinite
 }
 
 // Read into e[g], for each group g of rows, the extreme gradients m and M and the rows im and iM that have them.

@@ -87,7 +87,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   }
   for (int g = 0; g < GROUPS; ++g)
 #ifdef NO_BIAS
-    middle[g] = 0;  // without a bias f itself is the violation
+    middle[g] = 0;  // without a bias violations are f and -f
 #else
     middle[g] = isfinite(lowest[g]) && isfinite(highest[g]) ? (lowest[g] + highest[g]) / 2 : 0;
 #endif
