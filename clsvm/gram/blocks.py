@@ -53,7 +53,7 @@ BLOCK = 256 << 20  # largest size in bytes of a block of rows, unless many passe
 # UNIFIED: largest size in bytes of a block in each of many passes over X, if the device shares the host's memory.
 # COPIED: largest size in bytes of a block in each of many passes over X, if the device has its own memory.
 UNIFIED, COPIED = 2 << 20, 64 << 20
-MIN_ROWS = 1280  # UNIFIED does not limit blocks to fewer rows than this, with which some cores would idle
+MIN_ROWS = 1280  # blocks limited by UNIFIED may still have this many rows, since with fewer some cores would idle
 # ONE, TWO: a pass over X takes ONE times the memory of a block if one is on the device at a time, TWO times if two are.
 # COPY: a pass takes this many times the memory of a block if the device holds two blocks and copies of their rows of X.
 ONE, TWO, COPY = 1.1, 3, 5

@@ -161,7 +161,7 @@ class Sums:
         self._weights = Weights(stream.wide(self._to_device_order(w)), int(w.ndim > 1), coupled)
 
     def _to_device_order(self, values: Vector) -> Vector:
-        """Return ``values`` (..., n), given in the caller's order, in device order (..., n_pad), with 0 for padding."""
+        """Return ``values`` (..., n) moved from the caller's order to device order (..., n_pad), with 0 for padding."""
         placed = np.zeros((*values.shape[:-1], self.gram.rows.n_pad))
         placed[..., self.gram.rows.position] = values
         return placed
@@ -244,7 +244,7 @@ class Sums:
         self._kernels["forth", exact]((size,), (local,), *given)
 
     def _add(self, part: RowTile, exact: bool = False) -> None:
-        """Add K' R to the buffer ``_out``. K is one tile, and the buffer ``_r`` holds one row of R for each row of it.
+        """Add K' R to the buffer ``_out``, for one tile K. The buffer ``_r`` holds a row of R for each row of the tile.
 
         With ``exact`` all sums are in wide numbers, which are doubles or pairs of floats.
         """

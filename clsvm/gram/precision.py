@@ -166,7 +166,7 @@ def measured(stream: Stream, rows: Rows, kernel: Kernel, X: Data, plan: Plan) ->
     """
     eps, floor = float(np.finfo(rows.dtype).eps), underflow(rows.dtype, X.shape[1])
     found: Vector = stream.read(rows.xx, rows.dtype, rows.n_pad)[rows.position].astype(np.float64)
-    # Squares that underflow count as 0 in a device's norm. If a norm is so small that this matters, the host computes.
+    # The device counts squares that underflow as 0. If a norm is so small that this matters, the host computes norms.
     if kernel.spec.element or found.min(initial=np.inf) * eps < floor:
         return measures(kernel, X, plan)
     return Measures(found, found[:0], found[:0])

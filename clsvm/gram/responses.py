@@ -289,10 +289,10 @@ class Support:
         return out
 
     def _small_batch(self, stream: Stream, X: Data, problems: int) -> SmallBatchPredictor | None:
-        """Return this thread's small-batch predictor for rows X and ``problems`` problems, or None if it has none.
+        """Return this thread's small-batch predictor for rows X and ``problems`` problems, or None.
 
-        X must have at most MAX_BATCH rows, in the dense layout. The device must have doubles, hold the support vectors,
-        and not be simulated. The predictor must not exceed its share of the memory.
+        A predictor requires at most MAX_BATCH rows in the dense layout. The device must have doubles, hold the support
+        vectors, and not be simulated. The predictor must not exceed its share of the memory.
         """
         (n, d), groups, vectors = X.shape, len(self._ends), len(self._resident) * self._capacity
         if not self._resident or n > MAX_BATCH or stream.profile.wide != "double" or stream.simulated:
@@ -370,7 +370,7 @@ class SmallBatchPredictor:
         self._weights_of = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
         self._written: Vector | None = None  # the coefficients that were last copied to the device
         self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by number of lane groups (V rows)
-        # Build programs here, without the stream's lock: a fork takes the build lock before it, and could deadlock.
+        # Build programs here, without the stream's lock: a fork takes the build lock first, so both could wait.
         self._prepare(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
         self._predict(stream, np.zeros((1, d)), np.zeros((problems, m)))
