@@ -6,9 +6,9 @@
     clsvm.accel.install()                   in Python, before or after scikit-learn is imported
 
 The classes SVC, NuSVC, SVR, NuSVR and OneClassSVM are still those of scikit-learn: they check their input, clone,
-pickle and print as before. clsvm fits them and computes their decision values if it can and is expected to be faster
-than LIBSVM (:mod:`clsvm.accel.costs`). Otherwise scikit-learn's LIBSVM runs the call. GridSearchCV over these classes,
-and fits in joblib's worker processes, are accelerated too.
+pickle and print as before. clsvm runs a fit or a prediction if it supports the call and is expected to be faster than
+LIBSVM (:mod:`clsvm.accel.costs`). Otherwise scikit-learn's LIBSVM runs the call. GridSearchCV over these classes, and
+fits in joblib's worker processes, are accelerated too.
 
 ``CLSVM_ACCEL_LOG=info`` prints for each call whether clsvm or scikit-learn ran it, and why. The first call that runs on
 a device loads OpenCL.

@@ -56,7 +56,10 @@ _depth = threading.local()
 
 @contextmanager
 def call(name: str, shape: tuple[int, ...]) -> Iterator[Call]:
-    """Yield a record of a call, and log it when the call ends. A call inside another call is not logged."""
+    """Yield the record of a call of the method ``name`` with X of this shape, and log it when the call ends.
+
+    A call inside another call is not logged.
+    """
     made, began = Call(name, shape), perf_counter()
     depth = getattr(_depth, "value", 0)
     _depth.value = depth + 1

@@ -23,7 +23,7 @@ _THEIR_OWN = {"probability", "random_state", "verbose", "shrinking", "max_iter"}
 class NoMarginError(Exception):
     """Say that nu is too small, so that the optimum of nu-SVC has no margin.
 
-    LIBSVM stops before it reaches this optimum, with a usable model.
+    LIBSVM stops before it reaches this optimum, with a usable model, so the caller leaves the fit to LIBSVM.
     """
 
 

@@ -58,7 +58,7 @@ class _Data(NamedTuple):
     X
         rows (n, d) as CSR, or kernel values (n, n).
     y
-        targets (n,), or the numbers of the rows' classes.
+        targets (n,), or the index of each row's class in ``classes``.
     classes
         labels (k,) of the classes; None for a task without classes.
     smaller_first
