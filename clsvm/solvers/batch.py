@@ -12,11 +12,11 @@ to W rows. A batch of subproblems goes through three stages:
     2. run the SMO kernel, with one work-item or work-group for each subproblem
     3. compute the gradients f = K b + q of each subproblem from its tile
 
-Stages 2 and 3 are repeated until all subproblems are solved or have stalled, since the SMO kernel computes its own f
-only in the precision of K.
+Stages 2 and 3 are repeated until all subproblems are solved or have stalled. One pass may not suffice, since the SMO
+kernel computes its own f only in the precision of K.
 
 On a CPU with short rows, stage 1 is left out. The SMO kernel then makes a row of its tile when it first needs the row.
-This saves the rows whose coefficients never change.
+Rows whose coefficients never change are not made.
 
 Float64 check: if rounding errors of K could change whether a violation is within tol, f of the rows in question is
 computed in float64. If they could change only an objective too much, f of sampled rows in float64 first measures the
@@ -71,7 +71,7 @@ class Request(NamedTuple):
         function that computes K[rows, columns] in float64 on the host, for few rows; or None.
     sizes
         sizes of all rows (n,) by Kernel.sizes, or None. If a subproblem has many support vectors, its float64 check
-        samples rows by these sizes, since kernel values of large rows have the largest rounding errors.
+        samples rows by these sizes. Kernel values of large rows have the largest rounding errors.
     should_stop
         function that is called after each launch. If it returns True, the batch ends with its results so far.
     description
@@ -237,7 +237,7 @@ class _Batch:
         exact, mask, steps = np.zeros(B, bool), np.zeros((B, W), bool), np.zeros(B, np.int64)
         results: dict[int, Result] = {}
         if self.b.any():
-            if self.row_arguments:  # f needs rows of Q with b != 0: a launch without iterations makes them
+            if self.row_arguments:  # the gradients need rows of Q where b != 0: a launch without iterations makes them
                 self._solve(limits._replace(steps=0))
             self._respond()
         while True:

@@ -202,7 +202,7 @@ class CheckResult(NamedTuple):
 
 
 class Check:
-    """Check a solve in float64: compute f again for rows whose rounding errors could change the outcome.
+    """Check a solve in float64: compute gradients f again for rows whose rounding errors could change the outcome.
 
     The outcome is whether the violation is within tol and, if ``settings.reported``, the objectives. The check keeps a
     bound of the rounding error of f for each row. After f of a row was computed in float64, only changes of the
@@ -223,7 +223,7 @@ class Check:
         return float(rounding_bounds(self._dtype, self._settings.kernel_scale, b).max())
 
     def error_bounds(self, b: Vector) -> Vector:
-        """Return for each row a bound of the error of f (n,), for coefficients b (problems, n).
+        """Return for each row a bound of the error of the gradients f (n,), for coefficients b (problems, n).
 
         After f of a row was computed in float64, only the change of b since then adds to the row's bound.
         """
@@ -239,15 +239,15 @@ class Check:
         self._exact_rows, self._b, self._product = rows, b.copy(), c
 
     def invalidate(self, rows: slice) -> None:
-        """Forget that f of the ``rows`` was computed in float64, after f was computed again in the solve's dtype."""
+        """Forget that the gradients of the ``rows`` were computed in float64, after the solve computed them again."""
         if self._b is not None:
             self._errors[rows] = np.inf
 
     def evaluated(self, at: NDArray[np.intp], b: Vector) -> Vector:
         """Return K b of the rows ``at`` in float64, (problems, rows).
 
-        If K b of a row is known in float64 for earlier coefficients, only K times the change of b is computed, if that
-        is less work.
+        K b of a row may be known in float64 for earlier coefficients. Then K times the change of b is computed and
+        added, if that is less work.
         """
         assert self.exact
         changed = b if self._b is None else b - self._b
@@ -264,9 +264,9 @@ class Check:
     ) -> CheckResult:
         """Return the KKT violation of coefficients b, and f with float64 values in the rows that need them.
 
-        A row's f is computed in float64 if its exact value could change whether the violation is within tol, and its
-        error bound exceeds a tenth of tol. If the solve itself runs in float64, f of all rows is computed again, since
-        it has accumulated the rounding of many iterations.
+        The gradient f of a row is computed in float64 if its exact value could change whether the violation is within
+        tol. Rows with an error bound of at most a tenth of tol are left out. If the solve itself runs in float64, f of
+        all rows is computed again, since it has accumulated the rounding of many iterations.
 
         If rounding could change an objective by more than the share OBJECTIVE, f of support vectors is computed in
         float64 too. This is done only if ``gap`` is true, or if a report follows and the violation is within tol.
@@ -277,7 +277,7 @@ class Check:
         errors, f, checked = self.error_bounds(b), f.copy(), np.zeros(problem.n, bool)
 
         def recompute(rows: NDArray[np.intp]) -> Vector:
-            """Replace f of the given rows by float64 values; return the absolute changes of f (problems, rows)."""
+            """Replace gradients f of the ``rows`` by float64 values; return the absolute changes (problems, rows)."""
             values = self.evaluated(rows, b) + problem.q[:, rows]
             change = np.abs(values - f[:, rows])
             f[:, rows], checked[rows] = values, True
@@ -306,7 +306,7 @@ class Check:
 
 
 def rows_to_check(problem: Problem, b: Vector, f: Vector, errors: Vector, tol: float) -> NDArray[np.bool_]:
-    """Mark the rows whose exact f could change whether the violation of coefficients b is within tol, (n,).
+    """Mark the rows whose exact gradients f could change whether the violation of coefficients b is within tol, (n,).
 
     Rows with an error bound of at most a tenth of tol are not marked.
 
@@ -386,7 +386,7 @@ def evaluate(problem: Problem, b: Vector, f: Vector) -> Evaluation:
 def dual_size(problem: Problem, b: Vector, f: Vector) -> tuple[Vector, Vector]:
     """Return |dual objective| and the sum of |b| of each problem, both (problems,).
 
-    An error e of f changes the dual objective by at most e times the sum of |b|.
+    An error e of the gradients f changes the dual objective by at most e times the sum of |b|.
     """
     weight = np.abs(b).sum(axis=1)
     return np.abs((b * (f + problem.q)).sum(axis=1) / 2 + problem.epsilon * weight), weight

@@ -6,8 +6,8 @@ Given:    products with the kernel matrix K (gram), the problem (problem.py), se
 Returns:  coefficients b, gradients f = K b + q, offsets rho, and how the solve ended
 Stops:    KKT violation <= tol, relative duality gap <= gap_tol, max_iter SMO iterations, or max_time
 Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets of half old, half new rows as in
-          ThunderSVM and oneDAL; first the tile of K among the W rows of the working set, then whole rows of K only for
-          coefficients that changed, as in cuML; SMO chooses its pairs of rows as LIBSVM does (WSS 2)
+          ThunderSVM and oneDAL; first the tile of K among the working set, then whole rows of K only for changed
+          coefficients, as in cuML; SMO chooses its pairs of rows as LIBSVM does (WSS 2)
 
     until stopped:
         ws   <- half of the last working set, and the rows with the largest violations      state.py

@@ -23,7 +23,7 @@ ALIGN = 128  # float64 products are padded to a multiple of ALIGN rows, so that 
 MIRRORED = 64  # in a symmetric tile, a value that costs at least MIRRORED multiply-adds is computed once and copied
 # Half of the square K among m rows and s support vectors replaces K (m, s) if it has <= SYMMETRIC * m * s values.
 SYMMETRIC = 0.6
-# For m rows and s support vectors K (s, m) replaces K (m, s) if FEW_FACTOR * m <= s and it has at most FEW_BYTES bytes.
+# With m rows and s >= FEW_FACTOR * m support vectors, K (s, m) replaces K (m, s) if it has at most FEW_BYTES bytes.
 FEW_FACTOR, FEW_BYTES = 2, 16 << 20
 TILES = 0.25  # share of the free memory for the tiles of a batch, or for one tile in float64
 
@@ -77,12 +77,12 @@ def _method(gram: Operator, request: GradientRequest) -> Callable[[Operator, lis
 
 
 def _from_tiles(gram: Operator, requests: list[GradientRequest]) -> list[Vector]:
-    """Return f of each request from one tile: the square matrix K among the request's rows and support vectors."""
+    """Return the gradients of each request from one tile: K among the request's rows and support vectors."""
     return [_from_tile(gram, request) for request in requests]
 
 
 def _from_tile(gram: Operator, request: GradientRequest) -> Vector:
-    """Return f of a request from one tile: the square matrix K among the request's rows and support vectors."""
+    """Return the gradients of a request from one tile: K among the request's rows and support vectors."""
     stream, positions = gram.stream, np.union1d(request.rows, request.support)
     m, W = len(positions), _round_up(gram, len(positions), UNIT)
     q, b, at = np.zeros(W), np.zeros(W), positions.searchsorted(request.rows)
@@ -97,7 +97,7 @@ def _from_tile(gram: Operator, request: GradientRequest) -> Vector:
 
 
 def _from_transposes(gram: Operator, requests: list[GradientRequest]) -> list[Vector]:
-    """Return f of each request from the product K(support, rows), which suits few rows and many support vectors."""
+    """Return the gradients of each request from K(support, rows), which suits few rows and many support vectors."""
     found = []
     with _panels(gram, [request.support for request in requests], [request.rows for request in requests]) as parts:
         out = gram.stream.buffer(8 * max(panel.capacity * right.capacity for panel, _, right, _ in parts))
@@ -110,7 +110,7 @@ def _from_transposes(gram: Operator, requests: list[GradientRequest]) -> list[Ve
 
 
 def _from_products(gram: Operator, requests: list[GradientRequest]) -> list[Vector]:
-    """Return f of each request from the product K(rows, support) b."""
+    """Return the gradients of each request from the product K(rows, support) b."""
     stream, rows, support = gram.stream, [one.rows for one in requests], [one.support for one in requests]
     R, S = (_round_up(gram, max(map(len, vectors)), ALIGN) for vectors in (rows, support))
     with _panels(gram, rows, support) as parts:

@@ -4,8 +4,9 @@ An outer iteration needs the tile Q = K(ws, ws) of its working set ws first, and
 changed. Two other orders can be less work:
 
 Rows before the tile: all rows K(ws, X) are computed first, and the tile is copied from them. This pays if a value of
-the tile costs much more than a value of a row, as with an inverted index, which makes whole rows only. The row cache
-must hold these rows, and few of them may be idle. A row is idle if none of its coefficients changes in the iteration.
+the tile costs much more than a value of a row. An inverted index, for example, computes whole rows even for a tile.
+The row cache must hold all these rows, and few of them may be idle. A row is idle if none of its coefficients changes
+in the iteration.
 
 Prefetched rows: all rows of K that the cache lacks are computed at once. Half of the values among them follow by
 symmetry (:func:`clsvm.gram.store.fill`).
@@ -90,17 +91,17 @@ def compute_rows_first(
 
 
 def prefetches(gram: Operator) -> bool:
-    """Return whether all rows of K can be computed at once by symmetry, and a solve that needs all of them gains."""
+    """Return whether it is possible to prefetch all rows of K, and pays in a solve that needs all of them."""
     if not gram.resident or gram.stream.profile.style != "simd":
         return False
     return gram.rows.cost * (1 - MIN_GAIN / 2) > MIN_GAIN * programs.COPIED * gram.stream.profile.cache_cost
 
 
 def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int, later: bool = False) -> RowCache:
-    """Return a row cache of at most ``nbytes`` bytes.
+    """Return a row cache of at most ``nbytes`` bytes, and at most the share CACHE_SHARE of the free memory.
 
     entries: number of rows of K that an outer iteration may need.
-    later: whether the cache takes no memory before the first RowCache.reserve.
+    later: whether the cache allocates memory only when RowCache.reserve is called.
     """
     limit = min(nbytes, int(CACHE_SHARE * (stream.limit - stream.allocated)))
     return RowCache(stream, rows.n_pad, np.dtype(rows.dtype).itemsize, limit, entries, later)
@@ -168,7 +169,7 @@ class KernelRows:
         """Reset the counts for a further problem; the row cache keeps its rows."""
         counters = self.counters()
         self._earlier_rows += int(counters[1])
-        counters[[0, 1, 3]] = 0  # counter 2 stays as it is, since the row cache keeps its rows
+        counters[[0, 1, 3]] = 0  # counter 2 counts filled slots of the row cache, which stay filled
         self.state.stream.write(self.selection.counters, counters)
         self.last_counters, self._settings = counters, settings
         self.uncached = self.prefetched = self.computed = 0
@@ -284,7 +285,7 @@ class KernelRows:
     def prefetch_pays(self, computed: int) -> bool:
         """Return whether to prefetch all rows of K, because the solve will likely need most of them.
 
-        A missing row counts as needed if a coefficient of the row violates the optimality conditions.
+        A row that the cache lacks counts as needed if a coefficient of the row violates the optimality conditions.
 
         computed: number of rows computed so far.
         """
@@ -396,8 +397,8 @@ def sizes(stream: Stream, gram: Operator, working_set: int | str, cache: float |
 def _value(profile: Profile, cells: float, n: int, cached: float, W: int) -> float:
     """Return the mean cost of a value of K, in multiply-adds of a product of dense rows.
 
-    A value of a cached row is read; other values are computed. If the cache holds fewer than STAYING * W rows, it
-    evicts rows that stay in the working set of W rows, and these are computed again.
+    A value of a cached row is read; other values are computed. A cache of fewer than STAYING * W rows evicts rows that
+    stay in the working set of W rows. Evicted rows are computed again.
 
     cells: cost of computing a value.
     n: number of rows of K.

@@ -43,7 +43,7 @@ RIDGE_GROWTH, TRIES = 30.0, 5  # factor of the next ridge if K + ridge * I is in
 MOST, LEAST = 4096, 32  # most and fewest free coefficients of a Newton step
 # Buffers for right-hand rows of a product have a multiple of ALIGN rows, so that few sizes occur.
 ALIGN = 256
-SHORT = 0.5  # a Newton step b + t * d of the coefficients b is not taken if t would be less than SHORT
+SHORT = 0.5  # Newton steps b + t * d of the coefficients b with t < SHORT are not taken
 BLOCK = 1024  # most rows of a block of the factor, so that the block's diagonal square fits in caches
 # On the host, a step with m free coefficients takes at most COPIES arrays (m, m) in the dtype of K.
 # The inner products in :class:`Factor` take at most PRODUCTS * m^2 bytes more, for m free coefficients.
@@ -51,7 +51,7 @@ COPIES, PRODUCTS = 8, 32
 MAX_CHANGED = 0.25  # share of rows that may be added to or dropped from a factor before it is computed anew
 # A violation counts as low if it is at most LOW times the first violation, or if LATE * n rows of K were computed.
 LOW, LATE = 0.5, 4
-# number of convergence checks at a low violation before the first Newton step, and between two steps
+# A Newton step needs more checks at a low violation than CHECKS_BEFORE (the first step) or CHECKS_BETWEEN (later ones).
 CHECKS_BEFORE, CHECKS_BETWEEN = 4, 2
 FAILURE_FACTOR = 4.0  # a step that does not lower the dual multiplies the assumed price of later steps by this
 MIN_SAVING = 4.0  # a first Newton step is taken only if SMO is expected to cost at least this many times as much

@@ -63,7 +63,7 @@ def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, mo
 
     rows, f, b: row numbers, gradients and coefficients of the candidates, (c,).
     least, most: smallest and largest derivative of the dual over all rows, (groups,).
-    quota: most rows to choose. If a sum is fixed, this many may rise, and this many may fall.
+    quota: most rows to choose. If a sum is fixed, it counts separately for coefficients that rise and that fall.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
     right, left = certificate.one_sided_derivatives(f, b, lo, hi, problem.epsilon)
@@ -282,7 +282,7 @@ class Sharded(Loop):
         self._candidates = self._call("step", [(one,) for one in changes])
 
     def _unchanged(self) -> list[Change]:
-        """Return for each shard a :class:`Change` without changed coefficients."""
+        """Return for each shard a :class:`Change` without changed coefficients, which only requests candidates."""
         made, stay = [], min(len(self._staying), self.W // 2)
         for i, staying in enumerate(split(self._staying, self._shards.sizes)):
             others = _extremes([one for k, one in enumerate(self._candidates) if k != i], self.problem.groups)

@@ -1,9 +1,11 @@
 """Run the outer loop of sequential minimal optimisation (SMO), for rows on one device or in several shards.
 
-An outer iteration chooses a working set, solves the dual over it and updates f = K b + q (decomposition.py on one
-device, sharded.py on several). At a convergence check the host reads the KKT violation. If the violation is within
-tol, f is computed again in float64 for all rows whose exact f could change that result. If the float64 violation is
-larger than tol, the loop continues from the float64 values.
+An outer iteration chooses a working set, solves the dual over it and updates the gradients f = K b + q. The iteration
+itself is in decomposition.py for one device, and in sharded.py for several.
+
+At a convergence check the host reads the KKT violation. If the violation is within tol, f is computed again in float64
+for all rows whose exact f could change that result. If the float64 violation is larger than tol, the loop continues
+from the float64 values.
 """
 
 from abc import ABC, abstractmethod
@@ -172,7 +174,7 @@ class Loop(ABC):
 
     @abstractmethod
     def _step(self) -> None:
-        """Make one outer iteration: choose a working set, solve the dual over it, update f."""
+        """Make one outer iteration: choose a working set, solve the dual over it, update the gradients f."""
 
     @abstractmethod
     def _replace(self, f: Vector) -> None:

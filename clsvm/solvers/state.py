@@ -81,7 +81,7 @@ RESPOND = 4  # vectors of columns that a SIMD work-item of respond.cl computes; 
 
 
 def respond(profile: Profile, dtype: str) -> Variant:
-    """Return the program that computes f = K b + q in the batch solver."""
+    """Return the program that computes the gradients f = K b + q in the batch solver."""
     return Variant(f"respond {dtype}", sources.cl("solvers/respond"), (*record.options(profile, dtype),), "respond")
 
 
@@ -374,8 +374,9 @@ class Selection:
     def optimality(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
         """Read the optimality state over all chunks of rows, and the counters (4,).
 
-        The state has four arrays (groups,): the smallest derivative of the dual by a coefficient that can rise, the
-        largest by a coefficient that can fall, the number of free coefficients, and the sum of their derivatives.
+        The state has four arrays (groups,). Two are derivatives of the dual: the smallest by a coefficient that can
+        rise, and the largest by a coefficient that can fall. The others are the number of free coefficients and the sum
+        of their derivatives.
         """
         numbers, places, counters = self.read_extremes()
         least, most = numbers[..., 0].min(axis=0), numbers[..., 1].max(axis=0)
