@@ -1,6 +1,6 @@
 """Estimate the seconds that clsvm and LIBSVM need for a call, to choose the faster one.
 
-LIBSVM's time for a fit is proportional to the square of the number of rows, and grows with the number of stored
+LIBSVM's time for a fit is proportional to the square of the number of rows. It also grows with the number of stored
 features of a row. clsvm's time is estimated as a fixed time for checks and launches, plus a share of LIBSVM's time. The
 first call of a process also loads OpenCL and the device's programs. LIBSVM's real time can be several times its
 estimate, depending on C and the data. Therefore clsvm is chosen only if its estimate is below half of LIBSVM's.

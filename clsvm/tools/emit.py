@@ -1,9 +1,8 @@
 """Emit the OpenCL text of a product with a kernel matrix, for a host program in any language.
 
 The text is the one that clsvm runs, from :func:`gram.programs.gram`. The text compiles with and without its -D options,
-because it defines the options that are missing. A comment at its head (templates/tools/emit.mako) states the formula,
-the storage of rows x_i and right-hand rows u, the arguments, the launch sizes and the parameters of the kernel
-function.
+because it defines the options that are missing. A comment at its head, made from templates/tools/emit.mako, says how to
+store the rows and how to launch the kernel.
 """
 
 from __future__ import annotations
