@@ -16,8 +16,7 @@ Source:   Scheinberg 2006 (An efficient implementation of an active set method f
 
 A step moves all free coefficients at once towards their joint minimum. Some problems take SMO millions of iterations:
 features of very different sizes, nearly equal rows with opposite labels, large C. The active set method takes about one
-step for each coefficient that reaches a bound or leaves it. If K_FF is singular or indefinite, a step goes downhill to
-a bound.
+step for each coefficient that reaches a bound or leaves it.
 
 An "entry" is one coefficient of one problem; the entries of all problems follow one another in a vector.
 """

@@ -18,9 +18,8 @@ kernel computes its own f only in the precision of K.
 On a CPU with short rows, stage 1 is left out. The SMO kernel then makes a row of its tile when it first needs the row.
 Rows whose coefficients never change are not made.
 
-Float64 check: if rounding errors of K could change whether a violation is within tol, f of the rows in question is
-computed in float64. If they could change only an objective too much, f of sampled rows in float64 first measures the
-effect.
+Float64 check: f of a row is computed again in float64 if rounding errors of K could change whether the violation of
+the subproblem is within tol, or change its objective too much.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -19,8 +19,8 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
 
 Where it is less work, whole rows K(ws, .) are computed first, and Q is copied from these rows (kernel_rows.py).
 
-The host reads b and f a few times in a solve, and no other arrays of length n. Every ``sync`` outer iterations it waits
-for the device and reads the violation (smo.py). K is usually in float32; b and f are in float64 or pairs of float32.
+Every ``sync`` outer iterations the host waits for the device and reads the violation (smo.py). K is usually in float32;
+b and f are in float64 or pairs of float32.
 """
 
 from collections.abc import Iterator

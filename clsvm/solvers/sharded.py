@@ -11,8 +11,7 @@ Stops:    by the same criteria as decomposition.py, from the extreme derivatives
                  the shard replies with its next candidates
 
 An outer iteration sends one request to each shard: the changes of coefficients, and the changed rows of X for which the
-row caches have no kernel values. Each reply has the shard's candidates for the next working set. No array as long as a
-shard is sent.
+row caches have no kernel values. Each reply has the shard's candidates for the next working set.
 
 The caller (:class:`Sharded`) holds the coefficients. It also decides which rows of K the shards cache, so that all
 shards cache the same rows. If a shard is lost (clsvm.distribute), the caller sends the shard's part of the problem to a
