@@ -4,9 +4,9 @@ The subcommands ``train``, ``predict``, ``scale`` and ``grid`` take the flags of
 modules train, scale and grid. This module has the other subcommands: ``describe``, ``sample``, ``devices``, ``tune``,
 ``warm-up`` and ``kernels``.
 
-Results go to stdout. Progress bars, warnings and errors go to stderr. The exit code is 0 for success, and 1 for an error
-of data, files or device. It is 2 for an invalid command line, and 130 for Ctrl-C. Functions import slow modules when
-they run, so that ``clsvm --help`` is fast.
+Results go to stdout. Progress bars, warnings and errors go to stderr. The exit code is 0 for success, and 1 for an
+error of data, files or device. It is 2 for an invalid command line, and 130 for Ctrl-C. Functions import slow modules
+when they run, so that ``clsvm --help`` is fast.
 """
 
 from __future__ import annotations
