@@ -9,8 +9,8 @@ were read last. Blocks are laid out in one of three ways:
 
     ahead: a thread lays out the next block on its own queue while the caller computes with the current block.
     in turn: each block is laid out, used and freed before the next one.
-    in place: on a device that shares the host's memory, kernels read X there and pack each block into the same buffer
-        (:class:`Window`).
+    window: on a device that shares the host's memory, a kernel reads X there and packs one block after another into a
+        single buffer (:class:`Window`).
 
 The right-hand rows U of a product K(X, U) are rows of X that a solver selects. They are copied from X into a panel, the
 device buffer of U.
@@ -49,20 +49,21 @@ Block = tuple[slice, Rows]  # a slice of X and its rows on the device
 ROWS_SHARE, PLAIN_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.5, 0.7
 # bytes of solver state for each row of X: gradient, coefficient, bounds, and indices in working set and row cache
 STATE_BYTES = 56
-BLOCK = 256 << 20  # largest size in bytes of a block of rows, unless many passes over X follow (UNIFIED, COPIED)
-# UNIFIED: largest size in bytes of a block in each of many passes over X, if the device shares the host's memory.
-# COPIED: largest size in bytes of a block in each of many passes over X, if the device has its own memory.
+BLOCK = 256 << 20  # largest size in bytes of a block of rows; if many passes over X follow, UNIFIED or COPIED instead
+# UNIFIED: largest size in bytes of a block if many passes over X follow and the device shares the host's memory.
+# COPIED: largest size in bytes of a block if many passes over X follow and the device has its own memory.
 UNIFIED, COPIED = 2 << 20, 64 << 20
 MIN_ROWS = 1280  # blocks limited by UNIFIED may still have this many rows, since with fewer some cores would idle
 # ONE, TWO: a pass over X takes ONE times the memory of a block if one is on the device at a time, TWO times if two are.
-# COPY: a pass takes this many times the memory of a block if the device holds two blocks and copies of their rows of X.
+# COPY: replaces TWO on a device with its own memory, which also holds the rows of X from which the blocks are laid out.
 ONE, TWO, COPY = 1.1, 3, 5
 ROW_OVERHEAD = 16  # bytes of a row's squared norm and of its index in device order
 UNEVEN = 1.5  # a block of sparse rows has at most this many times the entries of an average block of full size
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
-# cost of laying out one value of a row, in multiply-adds of dense rows: FILLED if a Window packs it, otherwise LAID
+# LAID: cost of laying out one value of a row, in multiply-adds of dense rows.
+# FILLED: the same if a kernel reads the row in host memory, and no copy of it is made for the device (Window).
 LAID, FILLED = 150, 20
-LARGER = 10 * 64  # most bytes that rounding each buffer's size up to a multiple of 64 adds to a set of laid-out rows
+LARGER = 10 * 64  # most bytes that 10 buffers of laid-out rows gain if each size is rounded up to a multiple of 64
 SAMPLE = 64  # memory for right-hand rows is estimated from this many rows of X, those with the most nonzeros
 
 
@@ -77,7 +78,7 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
     plain = layouts.LAYOUTS[plan.kind].plain
     if plain and n * layouts.row_bytes(plan, X, itemsize) > PLAIN_SHARE * left:
         plan = replace(plan, kind=plain)  # the row cache makes better use of the memory than a large inverted index
-    # row_bytes is only an upper bound for clustered rows, so these are laid out in any case, and their size is measured
+    # For clustered rows, row_bytes is an upper bound. They are laid out even if it is too large, and then measured.
     if not layouts.LAYOUTS[plan.kind].in_order or n * layouts.row_bytes(plan, X, itemsize) <= ROWS_SHARE * left:
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
@@ -97,13 +98,14 @@ class Streamed:
     Attributes
     ----------
     single
-        the layout plan for rows that are selected by row number, and for blocks unless rows are clustered.
+        the layout plan for rows that are selected by row number. It is also the plan for blocks, unless ``arrangement``
+        is set.
     arrangement
         the order of clustered rows, or None for the order of X.
     slices
         the slice of each block, which counts rows in the order of ``arrangement``. A block has at most ``step`` rows.
     share
-        largest number of bytes of the stream's memory budget that a pass takes.
+        largest number of bytes of device memory that a pass over X takes.
     near
         whether kernels read rows of X directly in the host's memory.
     ahead
@@ -186,8 +188,8 @@ class Streamed:
                 coming = worker.submit(fetched, slices[0])
                 for rows, following in zip(slices, [*slices[1:], None], strict=True):
                     if os.getpid() != process:
-                        words = "a forked process cannot stream rows"
-                        raise DeviceError(f"{words}: only its parent has the thread that lays out rows")
+                        words = "a process that was forked during a pass over X cannot go on with the pass"
+                        raise DeviceError(f"{words}: the thread that reads X runs in the parent process only")
                     made = coming.result()
                     if used is not None:
                         other.free(*used.buffers())
@@ -198,7 +200,7 @@ class Streamed:
                     used = made
             finally:
                 # Wait until the worker thread is idle, because the buffers that it fills are freed next.
-                # Leaving ``worker`` may not wait: before Python 3.13, Ctrl-C can mark a thread as ended while it works.
+                # The executor's exit is not enough: before Python 3.13, Ctrl-C can mark a working thread as ended.
                 # A forked process has no worker thread to wait for.
                 if os.getpid() == process:
                     worker.submit(int).result()
@@ -258,7 +260,8 @@ class Window:
         # _cells[g]: number of stored values of the block whose first lane group is g
         self._cells = {of.start: int(before[of.stop] - before[of.start]) for of in groups}
         at = np.concatenate([before[of.start : of.stop] - before[of.start] for of in groups])
-        # arrays that kernels read in host memory: the order of the rows, and each lane group's first value and columns
+        # arrays that kernels read in host memory: the order of the rows, and where each lane group's values begin; for
+        # clustered rows also the columns of each lane group
         self._where = [_aligned(one) for one in (rows.order, at, *(arranged.groups[1:] if arranged else ()))]
         self._packer = Packer(passing.stream, passing.X.dtype, rows.dtype, centre)
         self._panel_at: dict[int, Buffer] = {}
@@ -317,18 +320,20 @@ def _aligned(array: NDArray[Any]) -> NDArray[Any]:
 class Fetched:
     """Describe the rows of X with which a panel, the buffer of right-hand rows, was filled.
 
+    Rows of X are laid out on the device and then copied into the panel, or a :class:`Window` packs them into the panel
+    directly. In the CSR layout the laid-out rows stay, because every product copies them into the panel again.
+
     Attributes
     ----------
     at
-        buffer with the position of each right-hand row among the rows that were laid out on the device to fill the
-        panel. If a :class:`Window` filled it, the buffer holds row numbers of X instead. -1 gives a zero row.
+        buffer with a number for each place in the panel: the position of its row among the laid-out rows, or the row
+        number in X if a Window packed the row. -1 means a zero row.
     count
         number of right-hand rows in the panel.
     ids
-        ascending row numbers in X of the rows of ``gram``, or None if ``gram`` is None.
+        ascending row numbers in X of the laid-out rows that stay, or None.
     gram
-        operator over the laid-out rows, if every product copies rows from them into the panel again; None if the panel
-        holds copies of all its rows.
+        operator over the laid-out rows that stay, or None.
     """
 
     at: Buffer
@@ -338,7 +343,7 @@ class Fetched:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return ``at`` and the buffers of the laid-out rows, which are freed together with the panel."""
+        """Return the buffers to free with the panel: ``at``, and the buffers of laid-out rows that stay."""
         return (self.at, *self.gram.buffers()) if self.gram else (self.at,)
 
 
@@ -366,7 +371,7 @@ class BlockGram(Operator):
         self._window: Window | None = None
         near = not self._rows_stay and streamed.near and not stream.profile.lacks("float64")
         self.rows = self._first_pass(FILLED if near else LAID)
-        if near:  # near implies that the device has doubles, in which a Window's packing kernel subtracts the centre
+        if near:  # the device then has float64, in which the kernel that packs rows for a Window subtracts the centre
             self._window = Window(streamed, self.rows, plan.centre)
 
     def _first_pass(self, laid: float) -> Rows:
@@ -393,11 +398,11 @@ class BlockGram(Operator):
         return Rows(one.kind, one.dtype, *at, layout_cost=laid * stored / n, words=words)
 
     def _each_block(self, work: Callable[[Gram, range, int], None]) -> None:
-        """Call ``work`` for each block, with a Gram, the block's lane groups (V rows each) in it, and ``base``.
+        """Call ``work(gram, groups, base)`` for each block of X.
 
-        ``base`` is the position of the first row of X, counted from the Gram's first row. It is 0 for a Gram of all
-        rows, and -b for a Gram of the block that begins at row b. Buffers that ``work`` makes are freed after each
-        block.
+        ``gram`` is a Gram of the block or of all rows. ``groups`` are the numbers of the block's lane groups (V rows
+        each) in it. Row i of X is row i + base of ``gram``. So ``base`` is 0 for a Gram of all rows, and -b for a Gram
+        of the block that begins at row b. Buffers that ``work`` makes are freed after each block.
         """
         with self.unreserved():
             if self._window:
@@ -419,10 +424,11 @@ class BlockGram(Operator):
         return Gram(self.stream, self._streamed.gathered(ids), self.kernel, self._slots)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel, the buffer of at least ``capacity`` right-hand rows of a product.
+        """Return an empty panel, a buffer with room for ``capacity`` or more right-hand rows U of a product K(X, U).
 
-        Pass ``square`` for a panel that :meth:`tile` accepts. If every product copies laid-out rows into the panel
-        again, memory for the laid-out rows is allocated too.
+        Set ``square`` if :meth:`tile` or :meth:`between` will compute K among right-hand rows from the panel. In the
+        CSR layout every product copies U from laid-out rows into the panel again. Memory for these rows is then
+        allocated too.
         """
         with self.stream.tentative():
             made = self._few.panel(capacity, square)
@@ -436,10 +442,7 @@ class BlockGram(Operator):
         return made
 
     def panel_bytes(self, capacity: int) -> int:
-        """Return the largest size in bytes of a panel for ``capacity`` right-hand rows and of the rows' positions.
-
-        If every product copies laid-out rows into the panel again, the laid-out rows are counted too.
-        """
+        """Return an upper bound, in bytes, of the memory that :meth:`panel` takes for ``capacity`` right-hand rows."""
         nbytes = self._few.panel_bytes(capacity) + 8 * capacity
         if not self._rows_stay:
             return nbytes

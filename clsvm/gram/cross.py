@@ -190,10 +190,10 @@ class Sums:
         return self._read()
 
     def forward_back(self, V: Vector) -> Vector:
-        """Return the transpose of K(X, U)' H K(X, U) V' as (k, m), given V (k, m).
+        """Return the transpose (k, m) of K' H K V', for K = K(X, U) and V (k, m).
 
-        X are the Gram's rows and U the panel's rows. H holds a matrix (k, k) for each row of X, which
-        :meth:`set_weights` sets.
+        X are the Gram's rows, U the panel's rows, and k the number of outputs. H multiplies each row of K V' by a
+        matrix (k, k) of its own, which :meth:`set_weights` sets.
         """
         stream, rows, at = self.gram.stream, self.gram.rows, self._weights
         stream.write(self._v, self._padded(V).astype(rows.dtype))
@@ -258,11 +258,12 @@ class Sums:
 
 
 class OnePass:
-    """Compute K(X, U)' H K(X, U) V in one pass over the rows X, on CPUs. H holds a matrix (k, k) for each row of X.
+    """Compute K' H K V in one pass over the rows X, on CPUs, with K = K(X, U).
 
-    A work-item takes BLOCK lane groups (V rows of X side by side), a few at a time. It computes K for these rows in
-    scratch memory that fits in its core's cache, then T = K V, and then K' H T. The sums of the work-items are added in
-    the order of the rows, so the result has the same bits for any number of work-items.
+    H multiplies each row of K V by a matrix (k, k) of its own. A work-item takes BLOCK lane groups (rows of X stored
+    side by side), a few at a time. It computes K for these rows in scratch memory that fits in its core's cache, then
+    T = K V, and then K' H T. The sums of the work-items are added in the order of the rows, so the result has the same
+    bits for any number of work-items.
     """
 
     def __init__(self, gram: Gram, panel: Panel, k: int, made: Variant, scratch: Sequence[int], items: int) -> None:
@@ -461,10 +462,13 @@ class Cross:
         self._lay_out(keep)
 
     def _lay_out(self, keep: bool) -> None:
-        """Choose ``way``. Lay out all rows of X if it is "rows", or compute and store K if it is "stored"."""
+        """Choose ``way``, one of the three ways of the module. ``keep`` says whether K may stay on the device.
+
+        Lay out all rows of X if ``way`` is "rows", or compute and store K if it is "stored".
+        """
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.allocated, layouts.row_bytes(self._plan, self._X, itemsize)
-        # ``values``: bytes of one row of K; ``sums_bytes``: bytes of the sums and weights that belong to the row
+        # ``values``: bytes of a row of K. ``sums_bytes``: bytes of the row's values in the sums and weights of Sums.
         values, sums_bytes = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)
         self._tile = min(usual_tile_bytes(stream, values), left // 8)
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, sums_bytes)
@@ -527,9 +531,10 @@ class Cross:
         return self._total(lambda rows, sums: sums.back(R[:, rows]))
 
     def forward_back(self, V: Vector) -> Vector:
-        """Return the transpose of K(X, C)' H K(X, C) V' as (k, m), given V (k, m).
+        """Return the transpose (k, m) of K' H K V', for K = K(X, C) and V (k, m).
 
-        X are rows and C inducing points. H holds a matrix (k, k) for each row, which :meth:`set_weights` sets.
+        X are rows, C inducing points, and k the number of outputs. H multiplies each row of K V' by a matrix (k, k) of
+        its own, which :meth:`set_weights` sets.
         """
         return self._total(lambda rows, sums: sums.forward_back(V))
 

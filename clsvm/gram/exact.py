@@ -166,7 +166,8 @@ def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vec
     if far.size:
         precision.check(found.some(far))
         rows = X[far] if near.any() else X
-        # rough: float64 on a device is too imprecise for these rows; the host is precise, since it sums (x_j - y_j)^2
+        # A device computes |x - y|^2 from norms and inner products. If even float64 is then too imprecise (``rough``),
+        # the host computes it as the sum of (x_j - y_j)^2.
         rough = kernel.spec.of_distance and not kernel.spec.element and not precision(found.some(far), "float64").all()
         if double and not (rough or stream.profile.lacks("float64")):
             out[:, far] = support.responses(stream, rows, coefficients, groups)
@@ -189,7 +190,7 @@ def _in_float64(
     """
     support, b, ends = others
     if not (on_host or stream.profile.lacks("float64")):
-        # If the memory budget or the largest device buffer is too small for one tile of K, the host computes the sums.
+        # If the memory budget or the largest device buffer is too small for a tile of K, the host computes all sums.
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             return Support(stream, kernel, plan, support, "float64", ends, keep=False).responses(stream, X, b)
     n, m = X.shape[0], support.shape[0]
@@ -197,7 +198,7 @@ def _in_float64(
     if sp.issparse(X) and sp.issparse(support):
         most = max(int(np.diff(rows.indptr).max(initial=0)) for rows in (X, support))
 
-    def needed(block: int) -> int:  # bytes of block x block values of K and of their rows, without empty columns
+    def needed(block: int) -> int:  # bytes of a block x block tile of K, and of its rows with empty columns dropped
         down, across = min(block, n), min(block, m)
         return 8 * COPIES * (down * across + (down + across) * min(X.shape[1], (down + across) * most))
 
@@ -241,7 +242,11 @@ class HostBlocks:
         return np.asarray(self._K[np.ix_(rows, columns)], np.float64)
 
     def _between(self, kernel: Kernel, X: Any, Y: Any) -> NDArray[np.float64]:
-        """Return K(X, Y). If distances follow from norms, a few rows are taken at a time, to stay in a CPU cache."""
+        """Return K(X, Y).
+
+        If |x - y|^2 is computed from norms and inner products, a few rows of X are taken at a time, to stay in a CPU
+        cache.
+        """
         if self._whole or "sqdist" not in kernel.spec.expression.names:
             return kernel(X, Y)
         X, Y, _ = both_dense(centred(X, self._centre), centred(Y, self._centre))

@@ -150,8 +150,8 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
 ACTIVE = 64  # number of active clusters, which are the clusters that a row can join; the default of GTSVM
 _GROUP = 64  # number of work-items of a work-group that assigns rows to clusters
 _LANES = 16  # number of active clusters whose bit sets of columns are stored side by side
-EXCESS = 0.85  # columns in which a row is 0 but its cluster is not, relative to their number for a group of sorted rows
-_CROSSING = 8  # from _CROSSING * ACTIVE clusters on, rows are clustered in sorted instead of random order
+EXCESS = 0.85  # a cluster stores about this share of the zeros that a group of as many sorted rows would store
+_CROSSING = 8  # rows are sorted before clustering if there are this many times as many clusters as a row can join
 _SAMPLE = 2048, 1 << 22  # largest number of rows, and of values, in the sample that finds informative columns
 _TELLING = 32  # largest number of informative columns
 _SORTED = 8192, 1 << 24  # largest number of rows, and of values, from which a cluster's number of columns is estimated
@@ -199,13 +199,13 @@ def cluster(
     Pieces of sorted rows are clustered in parallel. Entries of dense rows that equal ``centre`` (d,) count as zero.
     Clusters of given rows are equal on all devices with the same profile.
 
-    Raises ValueError if the cost of joining a cluster could exceed 31 bits, or if the memory budget cannot hold one bit
-    for each value of X.
+    Raises ValueError if a row could add 2^31 or more zeros to a cluster. Raises it too if the memory budget cannot hold
+    one bit for each value of X.
     """
     n, d = X.shape
     most = (size + 1) * d
     if most >= 2**31:
-        raise ValueError(f"clusters of {size} rows of {d} features cost up to {most}, expected at most {2**31 - 1}")
+        raise ValueError(f"clusters of {size} rows of {d} features may add {most} zeros, expected at most {2**31 - 1}")
     clusters = -(-n // size)
     if not n * d:
         places = np.arange(clusters * size, dtype=np.int32)
@@ -329,9 +329,9 @@ def sampled_fill(X: Any, size: int) -> float:
     """Estimate the average number of columns in a cluster of ``size`` rows, without a device.
 
     A row has the columns in which it is not zero, and a cluster has all columns of its rows. A sample of rows is sorted
-    by informative columns, and cut into groups of ``size`` neighbours. ``fill`` is the mean number of columns of a
-    group, and ``of_row`` that of a row. A cluster has fewer columns than such a group. The estimate is
-    of_row + EXCESS * (fill - of_row).
+    by a few columns that tell most about the others. The sorted rows are cut into groups of ``size`` neighbours.
+    ``fill`` is the mean number of columns of a group, and ``of_row`` that of a row. Clusters of similar rows have fewer
+    columns than such groups. The estimate is therefore of_row + EXCESS * (fill - of_row), with EXCESS < 1.
     """
     sample = sampled(X, X.shape[1], *_SORTED)
     groups = sample.shape[0] // size

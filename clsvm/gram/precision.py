@@ -35,12 +35,12 @@ DECISION_ERROR = 5e-3  # largest accepted error bound of a decision value comput
 
 
 class Measures(NamedTuple):
-    """Hold the sizes of n rows and of their entries, from which bounds on rounding errors of kernel values follow.
+    """Hold the squared norms of n rows and their extreme entries, which bound the rounding errors of kernel values.
 
     Attributes
     ----------
     sizes
-        (n,) the result of Kernel.sizes, such as squared norms.
+        (n,) the squared norm of each row, or what Kernel.sizes defines instead for element-wise kernel functions.
     high
         (n,) the largest absolute entry of each row for element-wise kernel functions; (0,) for others.
     low
@@ -53,7 +53,10 @@ class Measures(NamedTuple):
 
     @property
     def extent(self) -> Extent:
-        """Return the extremes of the measures over all rows, 0 for a measure without values."""
+        """Return the largest and the smallest nonzero size, and the largest and the smallest nonzero entry, of all rows.
+
+        A number that does not exist is 0.
+        """
         return Extent(_most(self.sizes), _least(self.sizes), _most(self.high), _least(self.low))
 
     def some(self, rows: NDArray[Any]) -> Measures:
@@ -70,7 +73,7 @@ def _least(numbers: Vector) -> float:
 
 
 def measures(kernel: Kernel, X: Data, plan: Plan) -> Measures:
-    """Return the Measures of the rows X (n, d) less the plan's centre. The host computes them."""
+    """Compute on the host the Measures of the centred rows X - plan.centre, given X (n, d)."""
     step = max(1, (1 << 22) // max(1, X.shape[1]))
     found = [(np.zeros(0), np.zeros(0), np.zeros(0))]
     for start in range(0, X.shape[0], step):
@@ -122,13 +125,13 @@ class Scales(NamedTuple):
     Attributes
     ----------
     in_dtype
-        largest error of a kernel value in its dtype, in units of the dtype's eps.
+        largest error of a kernel value in the dtype of K, in units of this dtype's eps.
     double
         largest error of a kernel value in float64, in units of float64's eps.
     sizes
-        (n,) the rows' sizes (Kernel.sizes), from which the errors follow; None for a precomputed kernel.
+        (n,) Measures.sizes of the rows, such as squared norms; None for a precomputed kernel.
     extent
-        the extremes of the rows' sizes and entries; None for a precomputed kernel.
+        the largest and smallest of ``sizes``, and of the rows' entries; None for a precomputed kernel.
     """
 
     in_dtype: float
@@ -140,11 +143,12 @@ class Scales(NamedTuple):
 def scales(
     kernel: Kernel, sizes: Vector, extent: Extent, d: int, dtype: str, asked: str, error: float | None = None
 ) -> Scales:
-    """Return the rounding errors of kernel values in ``dtype``, for rows of d features with the given sizes and extent.
+    """Return the rounding errors of kernel values in ``dtype`` among n rows of d features.
 
-    ``error`` is the relative error of an inner product; None means the dtype's eps. ``asked`` is the dtype that the
-    user requested, for error messages. Raises ValueError if kernel values exceed the range of ``dtype``, or if
-    intermediate values leave the range of float64.
+    ``sizes`` (n,) holds the squared norms of the rows (Measures.sizes). ``extent`` holds the largest and smallest of
+    them, and of the rows' entries. ``error`` is the relative error of an inner product; None means the dtype's eps.
+    ``asked`` is the dtype that the user requested, for error messages. Raises ValueError if kernel values exceed the
+    range of ``dtype``, or if intermediate values leave the range of float64.
     """
     size, least, *_ = extent
     single, double = (kernel.evaluation(extent, extent, one, d) for one in (dtype, "float64"))
@@ -181,16 +185,18 @@ class RowPrecision:
     """Tell for which rows float32 kernel values keep the error of a decision value below DECISION_ERROR.
 
     The error bound grows with the coefficients and with the row's norm. The result for a row depends on that row alone.
-    Measures beyond the extremes of the support vectors are rounded to numbers 2^(i / 8) with a whole i, so that few
-    different extents need a test.
 
-    ``span`` is the extent of the support vectors. ``weight`` is the sum of a decision function's absolute coefficients,
+    An Extent holds the largest and smallest norm of a set of rows, and for element-wise kernel functions their entries'
+    extremes. All rows within the Extent of the support vectors share one test. For other rows, numbers outside that
+    Extent are rounded outward to 2^(i / 8), with whole i. Rows with the same rounded numbers then share a test.
+
+    ``span`` is the Extent of the support vectors. ``weight`` is the sum of a decision function's absolute coefficients,
     the largest if there are several functions. ``d`` is the number of terms in an inner product.
 
     Attributes
     ----------
     sufficient
-        whether float32 is precise enough for rows within the extremes of the support vectors.
+        whether float32 is precise enough for rows within the Extent of the support vectors.
     """
 
     def __init__(self, kernel: Kernel, span: Extent, weight: float, d: int) -> None:
@@ -199,7 +205,7 @@ class RowPrecision:
         self.sufficient = self._holds("float32", span)
 
     def _holds(self, dtype: str, rows: Extent) -> bool:
-        """Return whether kernel values in ``dtype`` are precise enough for rows with the extremes ``rows``."""
+        """Return whether kernel values in ``dtype`` are precise enough for rows with the Extent ``rows``."""
         if (dtype, rows) not in self._found:
             info, both = np.finfo(dtype), rows.union(self._span)
             eps, (largest, least, *_) = float(info.eps), both
@@ -211,22 +217,29 @@ class RowPrecision:
         return self._found[dtype, rows]
 
     def __call__(self, found: Measures, dtype: str = "float32") -> NDArray[np.bool_]:
-        """Return for each row whether ``dtype`` is precise enough, given the measures ``found`` of the rows."""
+        """Return for each row whether its kernel values in ``dtype`` are precise enough for a decision value.
+
+        ``found`` holds the norms and extreme entries of the rows.
+        """
         out = np.full(len(found.sizes), self._holds(dtype, self._span))
         for extent, rows in self._beyond(found):
             out[rows] = self._holds(dtype, extent)
         return out
 
     def check(self, found: Measures) -> None:
-        """Raise ValueError if K leaves the range of float64 for a row, given the measures ``found`` of the rows."""
+        """Raise ValueError if K leaves the range of float64 for a row.
+
+        ``found`` holds the norms and extreme entries of the rows.
+        """
         check_range(self._kernel, self._span, self._span, self._d, " of support vectors")
         for extent, _ in self._beyond(found):
             check_range(self._kernel, extent, self._span, self._d, " of rows and support vectors")
 
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
-        """Find the rows with a measure beyond the extremes of the support vectors.
+        """Find the rows whose norm or entries are outside the Extent of the support vectors.
 
-        Yield each rounded extent of such rows, with the indices of the rows that have it.
+        Their outside numbers are rounded outward to 2^(i / 8), with whole i. Rows with the same rounded numbers form a
+        group. Yield the Extent of each group and the indices of its rows.
         """
         sizes, high, low = found
         rows = np.stack([sizes, sizes, high, low][: 4 if len(high) else 2])

@@ -85,8 +85,9 @@ class Update(NamedTuple):
     capacity
         number of values in a row of D.
     sections
-        number of sections into which the rows U are divided, or 0. Each section has its own sums c (problems, n). The
-        buffer with the count of U then holds three numbers for each section (epilogue.mako).
+        0, or the number of sections into which the rows U are divided. The buffer c then holds several arrays of sums
+        (problems, n), and each section adds to one of them. The buffer ``count`` of :meth:`Operator.accumulate` then
+        has three numbers a section: its number of rows, its first row, and its array's number.
     """
 
     problems: int
@@ -167,9 +168,10 @@ class Operator(Protocol):
     width: int
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel, the buffer of at least ``capacity`` right-hand rows U of a product K(X, U).
+        """Return an empty panel, a buffer with room for ``capacity`` or more right-hand rows U of a product K(X, U).
 
-        Pass ``square`` for a panel that :meth:`tile` accepts."""
+        Set ``square`` if :meth:`tile` or :meth:`between` will compute K among right-hand rows from the panel.
+        """
 
     def panel_bytes(self, capacity: int) -> int:
         """Return the size in bytes of a panel for ``capacity`` right-hand rows U of a product K(X, U)."""
@@ -200,16 +202,16 @@ class Operator(Protocol):
         """Add D K(U, X) to the sums c, and write K(U, X) into ``store``.
 
         U are the panel's right-hand rows, and X the operator's rows. ``update`` holds the weights D and the sums c.
-        ``store`` or ``update`` may be None. A positive ``end`` says that the caller needs the product only for the rows
-        of X before position ``end``, a multiple of V (the number of rows in a lane group).
+        ``store`` or ``update`` may be None. If ``end`` is positive, the caller needs the product only for the rows of X
+        before position ``end``, a multiple of V (the rows in a lane group).
         """
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
-        """Compute K(R, U) between the right-hand rows of two panels.
+        """Compute K(R, U) between the right-hand rows R of one panel, ``right``, and the right-hand rows U of another.
 
-        R are the ``count`` right-hand rows of the panel ``right``. U are the rows of the square ``panel``, and ``at``
-        holds their positions in X. K(R, U) is written to the buffer ``K`` if ``update`` is None. Otherwise D K(R, U) is
-        added to the sums of ``update``, with the weights D of ``update``.
+        The buffer ``count`` holds the number of rows R. ``panel``, which was made with ``square``, holds U. The buffer
+        ``at`` holds the positions of U in X. If ``update`` is None, K(R, U) is written to the buffer ``K``. Otherwise
+        D K(R, U) is added to the sums of ``update``, whose weights D belong to the rows R.
         """
 
     def use(self, units: Units | None) -> None:
@@ -246,7 +248,7 @@ class Gram(Operator):
     min_tiles
         smallest number of wide register tiles for which a product uses them; fewer would leave compute units idle.
 
-    ``slots`` maps each capacity to the buffer that :meth:`slot` made for it. Several Grams may share the map.
+    ``slots`` is a dictionary in which :meth:`slot` keeps the buffers that it makes. Several Grams may share it.
     """
 
     resident = True
@@ -301,7 +303,7 @@ class Gram(Operator):
         self.reader.gather(panel, rows, count, fresh)
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return the buffers of the rows and of their norms, each once."""
+        """Return the buffers of the rows and of their norms, without duplicates."""
         return tuple(dict.fromkeys((*self.rows.buffers(), self.reader.norms)))
 
     @property
@@ -431,8 +433,9 @@ class Gram(Operator):
     ) -> Iterator[tuple[Any, ...]]:
         """Yield the kernel, global size, local size and arguments of each launch of a product.
 
-        ``product`` is a key of programs.PRODUCTS. ``over`` are the launches that the reader yields. On a GPU, long ones
-        are divided. Index 0 of the output belongs to row ``base`` of X.
+        ``product`` is a key of programs.PRODUCTS. The layout's reader yields ``over``, one record for each range of
+        rows that a launch may take. On a GPU, a range that would take long is divided among several launches. Index 0
+        of the output belongs to row ``base`` of X.
         """
         stream, r, of_panel = self.stream, self.rows, programs.PRODUCTS[product].tile
         simd, sections = stream.profile.style == "simd", max(1, update.sections) if update else 1

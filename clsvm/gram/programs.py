@@ -1,11 +1,11 @@
 """Name the OpenCL programs that compute products with K, one for each product, layout, dtype and device profile.
 
 X are rows, and U the right-hand rows of a product K(X, U). A panel is the buffer that holds U. A second panel may hold
-other right-hand rows R. c are sums of kernel values with weights D. Each product sets macros by -D options:
+other right-hand rows R. c are sums of kernel values, weighted by D. Each product sets macros by -D options:
 
     rows: store K(U, X). Macro STORE.
-    update: c += D K(U, X), and store nothing. Macro UPDATE, and also STORE if kernels of the layout can only store K.
-    both: store K(U, X) and update c in one pass. Macros STORE, UPDATE.
+    update: c += D K(U, X). Macro UPDATE. Layouts that need a temporary store of K use the program of "both" instead.
+    both: store K(U, X) and add D K(U, X) to c in one pass. Macros STORE, UPDATE.
     tile: store K(U, U) among the panel's rows. Macro STORE.
     symmetric tile: store K(U, U) without the values that mirror others. Macros STORE, SYMMETRIC. Only SIMD-style
         devices, which are CPUs, use this product, because it saves time on few cores.
@@ -33,12 +33,14 @@ from clsvm.opencl.stream import ALIGNMENT
 class Product(NamedTuple):
     """Describe one of PRODUCTS, the kinds of products with K for which programs exist.
 
+    A panel is the buffer that holds the right-hand rows U of a product K(X, U).
+
     Attributes
     ----------
     options
         -D options of the product's programs.
     tile
-        whether K is computed among right-hand rows: those of one panel, or between two panels.
+        whether the product computes K among right-hand rows, of one panel or of two, instead of K(X, U).
     simd
         whether only devices with SIMD-style kernels, which are CPUs, use the product.
     layout
@@ -46,7 +48,7 @@ class Product(NamedTuple):
     without
         size classes of panels ("two", "few" or "many") for which the product has no program.
     single
-        whether register tiles of SIMD-style kernels hold one lane group of V rows instead of several.
+        whether SIMD-style kernels compute one lane group (V rows of X side by side) at a time instead of several.
     """
 
     options: tuple[str, ...]
@@ -58,7 +60,8 @@ class Product(NamedTuple):
 
 
 SLABS = 8  # largest number of buffers ("slabs") that hold rows of K
-SECTION = ALIGNMENT // 4  # distance, in ints, between the numbers of consecutive sections (opencl.stream.join_arrays)
+# number of ints from the start of one section's three numbers to the start of the next section's (stream.join_arrays)
+SECTION = ALIGNMENT // 4
 _SECTIONS = "-DUPDATE", f"-DSECTIONS={SECTION}"
 
 PRODUCTS = {
@@ -153,15 +156,16 @@ def stored_rows() -> RowSource:
     return RowSource("stored", sources.cl("gram/row_stored"), (f"-DSLABS={SLABS}",))
 
 
-BLOCK = 32  # number of lane groups (V rows side by side) that a work-item of the kernel forward_back takes
+BLOCK = 32  # number of lane groups (V rows of X side by side) that a work-item of the kernel forward_back takes
 RUN = 128  # number of terms that are summed in the dtype of K before their sum is added to a double or a pair of floats
 
 
 def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0, sub: int = 4) -> Variant | None:
-    """Return the program that computes K' H K V in one pass over the rows of K, for a given matrix V.
+    """Return the program that computes K' H K B in one pass over the rows of K, for a given matrix B.
 
-    H holds a small matrix for each row. A work-item holds the values of K of ``sub`` lane groups (V rows side by side)
-    in scratch memory. ``sub`` divides BLOCK. Return None if the layout has no such program for the profile.
+    H multiplies each row of K B by a small matrix of its own. A work-item takes BLOCK lane groups, rows of X that are
+    stored side by side. Its scratch memory holds the values of K for ``sub`` of them at a time, and ``sub`` must divide
+    BLOCK. Return None if the layout ``kind`` has no such program for the profile.
     """
     layout = layouts.LAYOUTS[kind]
     made = layout.forward_back(spec, profile, dtype, d)
@@ -173,9 +177,10 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
     return Variant(label, made[0], (*shared, *extra), "forward_back")
 
 
-# back.cl sums stored values of K(X, U): its kernel "back" over the rows of X, its kernel "forth" over the rows of U.
-# back: each SIMD work-item, or each work-group of a GPU, computes the sums of ROWS_EACH right-hand rows of U.
-# forth: each SIMD work-item computes the sums of FORTH * V rows of X, and each work-group of a GPU those of LINE rows.
+# The program back.cl has two kernels that sum stored values of K(X, U), weighted by a vector.
+# Kernel "back" sums over the rows of X. A SIMD work-item, or a GPU's work-group, computes the sums for ROWS_EACH rows
+# of U. Kernel "forth" sums over the rows of U. A SIMD work-item computes the sums for FORTH lane groups, each V rows of
+# X. A GPU's work-group computes the sums for LINE rows of X.
 ROWS_EACH, FORTH, LINE = 4, 4, 16
 
 
@@ -210,11 +215,11 @@ class Units:
     fragment
         number of rows of a fragment.
     sharing
-        number of work-items that hold sums of the same row.
+        number of work-items of a warp among which the sums of one row of a fragment are divided.
     groups
         number of lane groups, of V rows each, in a tile of K.
     blocks
-        number of the panel's blocks of right-hand rows in a tile of K.
+        number of blocks, of V right-hand rows each, in a tile of K.
     depth
         number of features that local memory holds at a time.
     rows
@@ -248,7 +253,10 @@ class Units:
     unroll: str = "#pragma unroll"
 
     def items(self, lanes: int) -> int:
-        """Return the number of work-items in a work-group, for lane groups and panel blocks of ``lanes`` rows."""
+        """Return the number of work-items in a work-group.
+
+        ``lanes`` is V, the number of rows in a lane group and of right-hand rows in a block.
+        """
         return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
 
     def together(self, lanes: int) -> int:
@@ -297,14 +305,17 @@ class Units:
         return Variant(f"norms {self.name}", sources.cl(self.text, "gram/matrix_norms"), made, "norms")
 
     def norms_range(self, rows: int) -> tuple[tuple[int], tuple[int]]:
-        """Return the global and local size of a launch of :meth:`norms` over ``rows`` rows, a multiple of V."""
+        """Return the global and local size of a launch of :meth:`norms`.
+
+        ``rows`` is the number of rows, a multiple of V (the rows in a lane group).
+        """
         return (rows // self.fragment * self.warp,), (self.warp,)
 
 
 # The method "tf32 x 3" omits at most 2^-21 of each product (cl_kernels/gram/mma.cl).
-# NVIDIA's matrix units also truncate each sum of eight products, which adds an error of about 2^-21 once more.
+# NVIDIA's matrix units truncate each sum of eight products, which causes a second error of about 2^-21.
 # AMD's matrix units round as float32 does, so that their ``error`` is the eps of float32.
-# The value of ``error`` does not grow with the number of terms of an inner product.
+# The same ``error`` holds for inner products of any number of features.
 # On an H100, matrix units took 1.07 times as long as ordinary arithmetic for 128 features, and 0.85 times for 784.
 UNITS: tuple[Units, ...] = (
     Units(

@@ -38,7 +38,7 @@ CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANEL if it is kept, PASSING if refilled
 MIN_PANEL = 512  # smallest number of support vectors in a buffer that is refilled, since each filling has a cost
 ALL = slice(None)  # select every group of support vectors
-SECTIONS = 16  # from this many pieces of support vectors on, one launch for all is worth building a program for it
+SECTIONS = 16  # for this many pieces of support vectors or more, building a program that sums all in one launch pays
 WEIGHTS = 8 << 20  # largest size in bytes of the coefficients on the device at a time, unless a single piece has more
 ROW_OVERHEAD = 24  # bytes of a row's squared norm and of its index in device order
 MAX_BATCH = 64  # largest number of rows in a small batch, on every device a multiple of V (rows stored side by side)
@@ -78,18 +78,20 @@ class Piece(NamedTuple):
         return int(self.which.stop - self.which.start)
 
     def numbers(self, begin: int = 0, first: int = 0) -> NDArray[np.int32]:
-        """Return the piece's size, first position and group number, as kernels read them (SECTIONS in epilogue.mako).
+        """Return the three numbers by which kernels find the piece in its panel (SECTIONS in epilogue.mako).
 
-        Positions count from ``begin`` and group numbers from ``first``.
+        They are the number of support vectors, the position of the first one, and the number of the group. The position
+        counts from ``begin``, and the group number from ``first``.
         """
         return np.array([self.size, self.at - begin, self.group - first], np.int32)
 
 
 def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
-    """Distribute support vectors to panels, the device buffers that hold them.
+    """Divide groups of support vectors into pieces, and distribute the pieces to panels, device buffers of equal size.
 
-    Return the number of support vectors for which each panel has room, at most about ``most``, and the pieces in each
-    panel. ``ends`` holds the end of each group of support vectors. Each piece starts where a sub-buffer may begin.
+    Return a panel's size, as a number of support vectors, and the pieces in each panel. The size is at most ``most``,
+    but at least _TILE = 64. ``ends`` holds the end of each group. Each piece begins at an aligned position of its
+    panel, as a sub-buffer must.
     """
     sizes = np.diff([0, *ends])
     places = int((-(-sizes[:-1] // _BEGIN) * _BEGIN).sum() + sizes[-1])
@@ -109,9 +111,10 @@ def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
 
 
 def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Iterator[list[int]]:
-    """Yield runs of consecutive piece numbers from ``among``. The coefficients of a run take at most WEIGHTS bytes.
+    """Divide pieces of support vectors into runs whose coefficients take at most WEIGHTS bytes.
 
-    A piece with more coefficients is a run by itself. Each support vector has a coefficient for each problem.
+    ``among`` holds the consecutive numbers of the pieces. Yield the numbers of each run. A piece whose coefficients
+    take more bytes is a run by itself. Each support vector has a coefficient for each problem.
     """
     run: list[int] = []
     for at in among:
@@ -156,8 +159,9 @@ class LoadedPanel(NamedTuple):
     def add(self, gram: Gram, run: Sequence[int], coefficients: Vector, c: Buffer, n: int, first: int) -> list[Buffer]:
         """Add sums of K over support vectors, weighted by ``coefficients``, to the buffer c (groups * problems, n).
 
-        ``run`` holds the numbers of the pieces of support vectors to sum, and ``gram`` the n rows to predict. The first
-        rows of c are for group ``first``. Return the buffers that the caller frees once the launches have finished.
+        Each group of consecutive support vectors has its own sums. The panel holds parts of groups, the pieces, and
+        ``run`` holds the numbers of the pieces to sum. ``gram`` holds the n rows to predict. c begins with the sums of
+        group ``first``. Return the buffers that the caller frees once the launches have finished.
         """
         stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]
         begin = pieces[0].at
@@ -184,7 +188,10 @@ class Support:
 
     A panel is a device buffer of support vectors, the right-hand rows of products with the rows to predict. All panels
     stay on the device if they take at most a quarter of the free memory. Otherwise the support vectors pass through one
-    panel in every call. Sums do not depend on that choice. Rows to predict may be clustered, but not support vectors.
+    panel in every call. Sums do not depend on that choice.
+
+    The support vectors are in one or more groups, and each group has its own sums. A piece is the part of a group that
+    is in one panel.
 
     Attributes
     ----------
@@ -197,7 +204,7 @@ class Support:
     dtype
         the dtype of K.
     pieces
-        the pieces of support vectors in each panel.
+        the pieces in each panel.
     buffers
         the buffers that hold the support vectors, which the caller may keep for later calls.
     precision
@@ -205,8 +212,8 @@ class Support:
     columns
         the column of X for each column of the support vectors if these are renumbered (arrays.renumbered), else None.
 
-    ``ends`` holds the end of each group of support vectors; it is empty for a single group. ``keep`` says whether more
-    than one call will follow, so that panels should stay.
+    ``ends`` holds the index after the last support vector of each group; it is empty for a single group. ``keep`` says
+    whether more than one call will follow, so that panels should stay.
     """
 
     precision: RowPrecision | None = None
@@ -225,7 +232,7 @@ class Support:
         self._capacity, self.pieces = _pieces(self._ends, min(PANEL, limit) // row)
         self._resident: list[LoadedPanel] = []
         self.buffers: tuple[Buffer, ...] = ()
-        if stream.profile.lacks(self.dtype):  # the host computes the sums instead (exact.decision_values)
+        if stream.profile.lacks(self.dtype):  # the host computes the decision values instead (exact.decision_values)
             return
         needed = len(self.pieces) * (self._capacity * (row + ROW_OVERHEAD) + block) + ALIGNMENT * len(ends)
         if keep and needed <= budget // 4:
@@ -270,7 +277,10 @@ class Support:
         return self._summed(stream, X, coefficients / units[:, None], groups) * scaled
 
     def _summed(self, stream: Stream, X: Data, coefficients: Vector, groups: slice) -> Vector:
-        """Return :meth:`responses` for coefficients in the range of the device's doubles or pairs of floats."""
+        """Return the result of :meth:`responses`.
+
+        The coefficients must be in the range of the device's wide numbers, which are doubles or pairs of floats.
+        """
         among = self.among(groups)
         problems, n = len(coefficients), X.shape[0]
         if len(among) == len(self._ends) and (few := self._small_batch(stream, X, problems)):
@@ -291,8 +301,9 @@ class Support:
     def _small_batch(self, stream: Stream, X: Data, problems: int) -> SmallBatchPredictor | None:
         """Return this thread's small-batch predictor for rows X and ``problems`` problems, or None.
 
-        A predictor requires at most MAX_BATCH rows in the dense layout. The device must have doubles, hold the support
-        vectors, and not be simulated. The predictor must not exceed its share of the memory.
+        A predictor is for at most MAX_BATCH rows in the dense layout, and requires support vectors that stay on the
+        device. The device must support float64 and not be simulated. The predictor takes at most SHARE of the memory
+        budget.
         """
         (n, d), groups, vectors = X.shape, len(self._ends), len(self._resident) * self._capacity
         if not self._resident or n > MAX_BATCH or stream.profile.wide != "double" or stream.simulated:
@@ -313,7 +324,10 @@ class Support:
         return range(len(self._ends))[groups]
 
     def vectors_of(self, among: slice, coefficients: Vector) -> tuple[Data, Vector, Sequence[int]]:
-        """Return the support vectors of the selected groups, their coefficients, and where each group ends."""
+        """Return the support vectors of the groups ``among``, their coefficients, and where each group ends.
+
+        A group is a range of support vectors that has its own sums (:meth:`responses`).
+        """
         groups = self.among(among)
         cuts = (0, *self._ends)[groups.start : groups.stop + 1]
         some = slice(cuts[0], cuts[-1])
@@ -325,7 +339,7 @@ class Support:
         The result is (groups * problems, n_pad). Its columns are the rows of ``gram`` in device order.
         """
         problems, n_pad = len(coefficients), gram.rows.n_pad
-        n = -(-n_pad // _TILE) * _TILE  # n_pad rounded up, so that a sub-buffer may begin at the sums of each group
+        n = -(-n_pad // _TILE) * _TILE  # rounded up, so that each group's sums begin at an aligned place of ``sums``
         sums = stream.zeros(8 * len(groups) * problems * n)
         for number, pieces in enumerate(self.pieces):
             among = [at for at, piece in enumerate(pieces) if piece.group in groups]
@@ -370,7 +384,8 @@ class SmallBatchPredictor:
         self._weights_of = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
         self._written: Vector | None = None  # the coefficients that were last copied to the device
         self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by number of lane groups (V rows)
-        # Build programs here, without the stream's lock: a fork takes the build lock first, so both could wait.
+        # Build programs here, without the stream's lock. A fork takes the build lock and then the stream's lock, so the
+        # opposite order could deadlock.
         self._prepare(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
         self._predict(stream, np.zeros((1, d)), np.zeros((problems, m)))
@@ -411,7 +426,7 @@ class SmallBatchPredictor:
         if groups in self._launches:
             return
         rows, packer, some = self._rows, self._packer, range(groups)
-        (part,) = rows.parts  # so few rows are in one buffer
+        (part,) = rows.parts  # MAX_BATCH rows fit in one buffer
         prepared = [packer.rows(self._source, some, self._order, rows.at, part.values, prepared=True)]
         prepared.append(packer.norms(some, rows.at, part.values, rows.xx, prepared=True))
         for D, load in zip(self._weights_of, self._loads, strict=True):

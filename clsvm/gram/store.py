@@ -55,9 +55,10 @@ class RowCache:
     def __init__(self, stream: Stream, ld: int, itemsize: int, limit: int, entries: int, later: bool = False) -> None:
         self._stream, self.ld = stream, ld
         row = ld * itemsize
-        # A slab is a buffer of cached rows of K. Its size is a multiple of a power of two, so that later fits reuse it.
-        # The power of two is near the largest size of a slab, or near an eighth of it if the device has its own memory.
-        # No slab is larger than about an eighth of K, since SLABS = 8 slabs then hold all rows of K.
+        # A slab is a buffer of cached rows of K. Its size is ``most`` bytes, rounded down to a multiple of ``unit``, so
+        # that later fits can reuse slabs of the same size. ``unit`` is the largest power of two up to ``most``, or an
+        # eighth of that if the device has its own memory. A slab is at most about an eighth of K (``all_rows``), since
+        # SLABS = 8 slabs then hold all rows of K.
         all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()
         most = max(limit // SLABS, 1)
         unit = 1 << max(0, most.bit_length() - (1 if stream.unified else 4))
@@ -88,15 +89,18 @@ class RowCache:
         return (self._most - len(self._slabs)) * self.slab_bytes
 
     def store(self, slot: Buffer) -> Store:
-        """Return a Store of the cached rows of K. The buffer ``slot`` has the slot of row K(u, X) for each row u."""
+        """Return a Store of the cached rows of K, through which a product K(U, X) writes or reads them.
+
+        For each right-hand row u of the product, the buffer ``slot`` holds the number of the slot for K(u, X).
+        """
         return Store(_all_slabs(self._slabs), self.slab_rows, self.ld, slot)
 
     def reserve(self, computed: int, steps: int) -> None:
         """Allocate more buffers for rows of K, so that the next ``steps`` outer iterations evict no cached row.
 
         The cache grows up to :attr:`most` rows, or until the memory budget is used up. ``computed`` is the number of
-        rows of K that were computed so far, each of which took the next slot. An outer iteration computes at most
-        ``entries`` rows, the constructor's argument.
+        rows of K that were computed so far. They fill the slots in turn. An outer iteration computes at most as many
+        rows as the constructor's argument ``entries`` says.
         """
         if not self._grow(self._entries):  # cache nothing, since the rows of one outer iteration would not fit
             self._stream.give_slabs_back()
@@ -172,7 +176,7 @@ class StoredGram(Operator):
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         given = self._store._replace(slot=at).arguments()
-        assert update  # solvers ask for K(R, U) without an update only if by_blocks is set, which it is not here
+        assert update  # solvers ask for values of K(R, U), without ``update``, only if ``by_blocks`` is set; here not
         self._add_between((panel.capacity,), None, given, right.rows, count, update.D, update.c)
 
 
@@ -237,11 +241,11 @@ def fill(
     symmetric: bool = True,
     until: float = np.inf,
 ) -> tuple[int, Places]:
-    """Compute the rows of K at the ascending positions ``rows`` and write each into its slot of a store.
+    """Compute the rows of K at the ascending positions ``rows``, and write each into its slot, its place in ``store``.
 
     ``panel`` holds some of the rows at a time, as the right-hand rows U of a product K(X, U). The last rows are taken
-    first. With ``symmetric``, only the leading values of each row are computed, up to the last row of its panel. The
-    other values K[u][v] are copied from K[v][u] at the end (:func:`mirror_rows`).
+    first. With ``symmetric``, K[u][v] is computed only for v up to the last row in the panel of u. The values for
+    larger v are copied from K[v][u] at the end (:func:`mirror_rows`).
 
     Arguments:
         listed: buffers for a panel's positions, slots and count.
