@@ -8,7 +8,7 @@ Rounding errors of K follow from the rows' squared norms, and from their entries
     scales: bound the rounding errors of kernel values in a fit.
     RowPrecision: find the rows whose decision values float32 computes precisely enough.
 
-An Extent (clsvm/kernels/expression.py) holds the extremes of the norms and entries over a set of rows.
+An Extent (clsvm/kernels/expression.py) holds the largest and smallest norm and entry in a set of rows.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Measures(NamedTuple):
 
     @property
     def extent(self) -> Extent:
-        """Return the largest and the smallest nonzero size, and the largest and the smallest nonzero entry, of all rows.
+        """Return the extremes over all rows: of the nonzero ``sizes``, the largest ``high`` and the smallest ``low``.
 
-        A number that does not exist is 0.
+        An extreme without any number is 0.
         """
         return Extent(_most(self.sizes), _least(self.sizes), _most(self.high), _least(self.low))
 
@@ -99,8 +99,8 @@ def _entries(X: Data) -> tuple[Vector, Vector]:
 def outside(kernel: Kernel, rows: Extent, others: Extent, dtype: str, d: int) -> bool:
     """Return whether intermediate values of K leave the range of ``dtype`` and cause too large an error.
 
-    The error is too large above LOST times the largest kernel value. ``rows`` and ``others`` hold the extremes of the
-    two sets of rows between which K is computed. Rows have d features.
+    The error is too large above LOST times the largest kernel value. ``rows`` and ``others`` are the Extents of the two
+    sets of rows between which K is computed: their largest and smallest norm and entry. Rows have d features.
     """
     found = kernel.evaluation(rows, others, dtype, d)
     return found.outside > LOST * found.largest
