@@ -462,13 +462,13 @@ class Cross:
         self._lay_out(keep)
 
     def _lay_out(self, keep: bool) -> None:
-        """Choose ``way``, one of the three ways of the module. ``keep`` says whether K may stay on the device.
+        """Choose ``way``: "rows", "stored" or "streamed". ``keep`` says whether K may be stored on the device.
 
         Lay out all rows of X if ``way`` is "rows", or compute and store K if it is "stored".
         """
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.allocated, layouts.row_bytes(self._plan, self._X, itemsize)
-        # ``values``: bytes of a row of K. ``sums_bytes``: bytes of the row's values in the sums and weights of Sums.
+        # ``values``: bytes of a row of K. ``sums_bytes``: bytes of the row's sums and weights in class Sums.
         values, sums_bytes = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)
         self._tile = min(usual_tile_bytes(stream, values), left // 8)
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, sums_bytes)

@@ -53,9 +53,9 @@ class Measures(NamedTuple):
 
     @property
     def extent(self) -> Extent:
-        """Return the extremes over all rows: of the nonzero ``sizes``, the largest ``high`` and the smallest ``low``.
+        """Return the largest and smallest number in ``sizes``, the largest in ``high``, and the smallest in ``low``.
 
-        An extreme without any number is 0.
+        The smallest numbers are of those above 0. A number is 0 if there is none.
         """
         return Extent(_most(self.sizes), _least(self.sizes), _most(self.high), _least(self.low))
 

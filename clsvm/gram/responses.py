@@ -80,8 +80,9 @@ class Piece(NamedTuple):
     def numbers(self, begin: int = 0, first: int = 0) -> NDArray[np.int32]:
         """Return the three numbers by which kernels find the piece in its panel (SECTIONS in epilogue.mako).
 
-        They are the number of support vectors, the position of the first one, and the number of the group. The position
-        counts from ``begin``, and the group number from ``first``.
+        They are the piece's number of support vectors, the position of the first one, and the number of the piece's
+        group. The position counts from ``begin``, and the group number from ``first``. Each group of support vectors
+        has its own sums.
         """
         return np.array([self.size, self.at - begin, self.group - first], np.int32)
 
