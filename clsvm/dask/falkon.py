@@ -5,8 +5,9 @@ The caller, who runs ``fit``, and the workers divide the work:
 rows               Each worker checks its chunks and lays them out once on its device.
 inducing points    The caller draws m rows of all chunks as inducing points C, and sends these points to all workers.
                    The caller computes K(C, C) and its Cholesky factors.
-a solver step      The caller sends coefficients (k, m) of k outputs. Each worker returns, for each of its chunks, a
-                   sum over the chunk's rows. The caller adds the sums in the order of the chunks.
+a solver step      The caller sends coefficients (k, m) of k outputs. For each of its chunks, a worker returns the loss,
+                   the gradient or a Hessian product, summed over the chunk's rows. The caller adds the sums in the
+                   order of the chunks.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
     encoding
         how targets are converted to numbers, the same for all chunks.
     task
-        loss, penalty and constant part of the decision function. In place of the targets of all rows, it has one target
-        for each class, or the smallest and the largest target of a regression.
+        loss, penalty and constant part of the decision function. The targets of the rows stay on the workers. ``task``
+        has one target for each class, or the smallest and the largest target of a regression. The largest deviation of
+        a target from the constant part is computed from these.
     """
 
     weighted: list[int]

@@ -318,7 +318,9 @@ class OverChunks(ChunkPredictions):
             super()._learn(X, y, sample_weight, started)  # type: ignore[misc]
             return
         if len(device_list(self.device)) > 1:
-            raise ValueError(f"rows in chunks need one device for each worker, got device={self.device!r}")
+            raise ValueError(
+                f"for rows in chunks, device must name one device, which every worker uses, got device={self.device!r}"
+            )
         self._learn_chunks(X, y, sample_weight, started)
 
     def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:

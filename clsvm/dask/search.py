@@ -57,7 +57,7 @@ class DistributedFits(Fits):
             for future in waiting:
                 jobs, data_used = futures.pop(future)
                 if (outcome := _result_of(future)) is None:
-                    if data_used is data:  # otherwise the data was sent again already, after another piece was lost
+                    if data_used is data:  # otherwise the data was sent again when another piece of the search was lost
                         losses += 1
                         if losses > MAX_LOSSES:
                             raise DeviceError(
@@ -89,7 +89,10 @@ class DistributedFits(Fits):
 
 
 def _result_of(future: Future[Any]) -> tuple[Results, Warned] | None:
-    """Return the results and warnings of a piece that a worker ran, or None if Dask has lost the piece or its data."""
+    """Return the results and warnings of a piece of the search, a group of its fits, that a worker ran.
+
+    Return None if Dask has lost the piece or its data.
+    """
     try:
         return None if future.status in LOST_STATES else future.result()
     except CancelledError:

@@ -159,7 +159,7 @@ Encoding = Numbers | Labels
 
 
 class Recipe(NamedTuple):
-    """Describe how workers build the parts of a fit, the objects that compute with the rows of a chunk.
+    """Describe how workers build the parts of a fit. A part is an object that computes with the rows of one chunk.
 
     Attributes
     ----------
@@ -187,7 +187,7 @@ class Recipe(NamedTuple):
 
 @dataclass
 class _Fit:
-    """Hold the parts of one fit on this worker, the objects that compute with the rows of a chunk.
+    """Hold the parts of one fit on this worker. A part is an object that computes with the rows of one chunk.
 
     Attributes
     ----------
@@ -235,9 +235,10 @@ def build_part(recipe: Recipe, i: int, *chunk: Any) -> None:
 
 
 class WorkerActor:
-    """Pass the caller's requests to the parts, the objects on this worker that compute with the rows of a chunk.
+    """Pass the caller's requests to this worker's parts. A part is an object that computes with the rows of one chunk.
 
-    Each worker has one such Dask actor."""
+    Each worker has one such Dask actor.
+    """
 
     def call(self, fit: str, i: int, version: int | None, name: str, given: Request) -> Any:
         """Call the method ``name`` of part i of a fit with the arguments ``given``, and return its reply.
@@ -259,7 +260,7 @@ def _call_part(fit: str, i: int, version: int | None, name: str, given: Request)
 
 
 class ChunkInfo(NamedTuple):
-    """Hold the shape (n, d) of a chunk of rows, and the mean and squared deviations of its values.
+    """Hold the shape (n, d) of a chunk of rows, and the mean and the sum of squared deviations of its values.
 
     Attributes
     ----------
@@ -314,7 +315,10 @@ def values(chunk: Any, name: str) -> NDArray[Any]:
 
 
 def describe(X: Data) -> ChunkInfo:
-    """Return the shape of a chunk X (n, d), whether X is sparse, and the mean and squared deviations of its values."""
+    """Return the shape of a chunk X (n, d), whether X is sparse, and the mean of all its values.
+
+    The result also has the sum of the squared deviations of all values from this mean.
+    """
     cells = X.shape[0] * X.shape[1]
     mean = float(X.sum(dtype=np.float64)) / max(1, cells)
     n, d = X.shape

@@ -87,8 +87,9 @@ class TileSizes(NamedTuple):
     def nbytes(self, dtype: str) -> list[int]:
         """Return the bytes of each buffer of :class:`DeviceTiles`.
 
-        The buffers are the tiles C, M and X, a strip of right-hand rows for one product, and zeros. The product's
-        kernel needs norms of rows as arguments, and gets the zeros. The norms have no effect on the product.
+        The buffers are the tile C of results, the tiles M and X of operands, a strip of right-hand rows for one
+        product, and zeros. The product's kernel needs norms of rows as arguments, and gets the zeros. The norms have no
+        effect on the product.
         """
         numbers = self.t * self.ld, self.t * self.ld, self.pad * self.t, self.strip * self.t, max(self.pad, self.strip)
         return [np.dtype(dtype).itemsize * number for number in numbers]
@@ -112,7 +113,7 @@ class View(NamedTuple):
     right: int
 
     def rows(self, i: int, j: int = 0) -> tuple[Any, ...]:
-        """Return kernel arguments that describe the rows i, i + 1, ..., without the first j columns, as vectors.
+        """Return kernel arguments that describe the tile's rows from row i on as vectors. Each begins at column j.
 
         The arguments are the buffer, the index of the first number, the distance to the next vector, and the distance
         to the next number of a vector.
@@ -120,7 +121,10 @@ class View(NamedTuple):
         return self.buffer, *map(np.int64, (i * self.down + j * self.right, self.down, self.right))
 
     def columns(self, j: int, i: int = 0) -> tuple[Any, ...]:
-        """Return kernel arguments for the columns j, j + 1, ..., without the first i rows, as in :meth:`rows`."""
+        """Return kernel arguments that describe the tile's columns from column j on as vectors. Each begins at row i.
+
+        The arguments have the same order and meaning as those of :meth:`rows`.
+        """
         return View(self.buffer, self.right, self.down).rows(j, i)
 
 
@@ -158,13 +162,15 @@ class DeviceTiles:
             self.stream.write_rows(self.C, _rows_of(tile), self.shape.ld)
 
     def load_m(self, tile: Matrix) -> None:
-        """Copy a tile to M."""
+        """Copy a tile from the host to the device's tile M."""
         transposed = _in_columns(tile)
         self.stream.write_rows(self.M, _rows_of(tile.T if transposed else tile), self.shape.ld)
         self._of_M = View(self.M, 1, self.shape.ld) if transposed else View(self.M, self.shape.ld, 1)
 
     def load_rows(self, tile: Matrix, triangle: bool = False) -> None:
-        """Copy a tile from the host to the device's tile M, and its rows, as vectors in lane groups, to the tile X.
+        """Copy a tile from the host to the device twice: unchanged to the tile M, and in lane groups to the tile X.
+
+        A lane group has V rows of the tile, whose numbers are interleaved.
 
         triangle: whether to set entries below the diagonal to zero in X.
         """
@@ -173,7 +179,9 @@ class DeviceTiles:
         self._packed(self._of_M.rows(0), h, w, 0, triangle)
 
     def store(self, tile: Matrix, triangle: bool = False) -> None:
-        """Copy the device's tile C to a tile on the host. The device's tile M may be overwritten.
+        """Copy the device's tile C to ``tile`` on the host.
+
+        If ``tile`` is stored in columns, C is first transposed to the device's tile M, which is overwritten.
 
         triangle: whether to copy only the diagonal and the entries above it.
         """
@@ -253,12 +261,12 @@ class DeviceTiles:
             self._sum(-1.0, k, b, k, column, w)
 
     def _substitute(self, U: View, k: int, b: int, w: int, column: int) -> None:
-        """Replace the rows k, ..., k + b - 1 of the device's tile C by rows of Y, where U' Y = C.
+        """Solve for b rows of Y in U' Y = C, from row k on, and write them over these rows of the device's tile C.
 
-        The terms of the rows of Y before k were subtracted from C already (:meth:`_subtract_solved`).
+        Rows 0 to k - 1 of Y are solved, and :meth:`_subtract_solved` has subtracted their terms from C.
 
         w: number of columns of C.
-        column: columns of C before the lane group of this column are left out. A lane group is V adjacent columns.
+        column: first column to compute, rounded down to the start of a lane group. A lane group is V adjacent columns.
         """
         s, simd = self.shape, self.stream.profile.style == "simd"
         group = column // self.V
@@ -293,7 +301,7 @@ class DeviceTiles:
         x_i are the vectors in the tile X. y_u are n right-hand rows, which :meth:`_packed` copied.
 
         d: number of entries of y_u.
-        column: columns i before the lane group of this column are left out. A lane group is V adjacent columns.
+        column: first column to compute, rounded down to the start of a lane group. A lane group is V adjacent columns.
         w: number of columns of C.
         first: how many numbers at the start of each x_i are skipped.
         """

@@ -35,8 +35,8 @@ from clsvm.opencl.stream import Stream
 from clsvm.report import Display, NystromReport, Status
 
 COARSE = 1e7  # a fit begins in the most precise dtype if K of the inducing points has a larger condition number
-# If a device lacks float64, the inducing points' K gets a jitter >= min(SINGLE, SQUARES / penalty) * mean diagonal.
-# Rounding of float32 kernel values changes the Hessian by about eps^2 / jitter. The jitter keeps this below a penalty.
+# Without float64, a jitter of at least min(SINGLE, SQUARES / penalty) * mean diagonal is added to K(C, C)'s diagonal.
+# Rounding of float32 changes the Hessian by about eps^2 / jitter, less than the penalty if jitter = SQUARES / penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
 # Attributes of Result and of Preconditioner that the fit report copies under the same names.
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
@@ -58,7 +58,7 @@ class Options:
 
 
 class Survey(NamedTuple):
-    """Hold the layout and norms of the rows X of a fit, and the dtype and names of its devices.
+    """Hold the layout and norms of the rows X of a fit, the devices' names, and the most precise dtype of all devices.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class Rows(ABC):
 
     @abstractmethod
     def survey(self, kernel: Kernel, options: Options) -> Survey:
-        """Return the layout and norms of the rows, and the most precise dtype and names of ``options.device``."""
+        """Return the layout and norms of the rows, the devices' names, and the most precise dtype of all devices."""
 
     @abstractmethod
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
@@ -131,11 +131,13 @@ class Rows(ABC):
         """Return a context in which the devices hold blocks of rows. Its start sets the attributes cost and layout."""
 
     def formulate(self, kernel: Kernel, centers: Centers, options: Options, penalty: float) -> tuple[str, ...]:
-        """Choose the layout of the rows, and make the preconditioner that all tasks share. Return the dtypes to try.
+        """Choose the layout of the rows, and make the preconditioner for all tasks. Return the dtypes to try.
 
-        The first dtype returned is tried first. If the devices have float64, float32 is left out where it is too
-        coarse: if K(C, C) of the inducing points C is ill-conditioned, or if intermediate values of the kernel function
-        leave the range of float32. ``penalty`` is the smallest penalty of the tasks.
+        A task is a loss with targets, weights and a penalty. ``penalty`` is the smallest penalty of the tasks.
+
+        The first dtype returned is tried first. If the devices have float64, float32 is left out if it is too coarse.
+        This is so if K(C, C) of the inducing points C is ill-conditioned, or if intermediate values of the kernel
+        function leave the range of float32.
 
         Raises ValueError if K(C, C) is not positive semi-definite or not finite, or if intermediate values leave the
         range of the first dtype.
@@ -332,7 +334,7 @@ class Clock:
 
 LEAST, LARGEST = 100, 5000  # smallest and largest number of inducing points for n_centers="auto"
 CANDIDATES = 20  # k-means++ draws m inducing points from at most CANDIDATES * m rows
-SAMPLE_ROWS, BLOCK = 1000, 1 << 24  # rows drawn to estimate leverage scores; most kernel values computed at a time
+SAMPLE_ROWS, BLOCK = 1000, 1 << 24  # rows drawn to estimate leverage scores; limit of kernel values computed at a time
 
 
 class Centers(NamedTuple):

@@ -162,7 +162,8 @@ class Newton:
         self._set_objective(self._values(self.u))
         if start is not None and has_gradient.any():
             start = start / self.units
-            if self.loss.coupled:  # _upper_bound needs coefficients of mean 0 over outputs, which have the same loss
+            if self.loss.coupled:
+                # _upper_bound needs coefficients of mean 0 over the outputs. The loss is the same without their mean.
                 start = start - start.mean(axis=0)
             self.u = np.where(has_gradient[:, None], self.P.of_coefficients(start), 0.0)
             self.result.alpha = start * has_gradient[:, None] if self.P.pivots is None else self.P.alpha(self.u)
@@ -268,8 +269,8 @@ class Newton:
         """Return the objective of each output: its mean loss plus penalty / 2 * |u|^2.
 
         u: T alpha (k, r), for coefficients alpha and K(C, C) = T'T.
-        s: step lengths (k, 1), for the loss at the decision values f + s * change with the change that the row operator
-        computed. None for the loss at f.
+        s: step lengths (k, 1), or None for 0. The loss is taken at the decision values f + s * change. The row operator
+        has computed ``change``, the change of f along the step.
         """
         squares = np.square(self._joined(u)).sum(axis=1)
         return self.rows.losses(s) + self.penalty / 2 * squares

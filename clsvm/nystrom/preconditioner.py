@@ -41,26 +41,30 @@ Vector = NDArray[np.float64]
 # JITTER: number added to the diagonal of the m inducing points' K, in units of eps * m * mean diagonal.
 # GROWTH: factor by which the tolerance of pivots grows after a Cholesky factorisation has failed.
 JITTER, GROWTH = 4.0, 10.0
-# MAX_PIVOT_TOL: K counts as indefinite if its pivots need a larger tolerance, relative to the mean diagonal.
+# MAX_PIVOT_TOL: pivots below a tolerance count as 0. If it must exceed MAX_PIVOT_TOL * mean diagonal, K is indefinite.
 # MAX_PIVOT_TOL_64 replaces MAX_PIVOT_TOL if the devices have float64.
 MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
 SINGULAR = 1e10  # if K(C, C) has a larger condition number, some inducing points are left out
 SMALL_WORK = 1 << 30  # multiply-adds below which one thread is used
 _BLOCK, _ROWS = 512, 4096  # columns of a matrix copied at a time; sampled rows multiplied at a time
 RATIOS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # candidates for the ratio of sampled rows to inducing points
-FEW_SAMPLE_STEPS = 150  # expected conjugate gradient steps if the inducing points serve as sampled rows
+FEW_SAMPLE_STEPS = 150  # expected conjugate gradient steps if only the inducing points are sampled
 # HOST: cost of a float64 multiply-add on the host, in multiply-adds of a dense product on the device.
-# OUTPUT: cost of using a kernel value for one output, in multiply-adds of a dense product on the device.
+# OUTPUT: cost of multiplying a kernel value by numbers of an output, in multiply-adds of a dense product on the device.
 HOST, OUTPUT = 2.0, 3.0
 RESTART_FACTOR = 2.0  # conjugate gradients take this many times the steps of theory, as refinements restart them
-SOLVES, MAKES = 3, 8  # expected number of linear solves, and of factors A, for a loss that is not quadratic
+# A fit with a loss that is not quadratic is expected to take SOLVES linear solves and MAKES calls of weigh.
+SOLVES, MAKES = 3, 8
 MAX_B_BYTES = 1 << 30  # most bytes of B = K(S, C) T^-1, which limits the number of sampled rows S
-# Sampled rows' B is in float32 if penalty >= MIN_PENALTY * K's mean diagonal, and K's condition <= MAX_CONDITION.
+# MIN_PENALTY: if the penalty is less than this times the mean diagonal of K(C, C), B = K(S, C) T^-1 is in float64.
+# MAX_CONDITION: if the condition number of K(C, C) is larger, B = K(S, C) T^-1 is in float64.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 
 
 class Preconditioner:
-    """Precondition a fit by triangular factors T and A, where T'T = K(C, C) for m inducing points C.
+    """Precondition a fit by triangular factors T and A, for the coefficients alpha of m inducing points C.
+
+    T'T is K(C, C), and A'A is near the Hessian with respect to T alpha.
 
     The argument ``K`` (m, m) is K(C, C) in float64, which the factors overwrite. The argument ``least`` is the
     smallest jitter, relative to K's mean diagonal. Raises ValueError if K is not positive semi-definite up to rounding.
@@ -72,7 +76,7 @@ class Preconditioner:
     jitter
         number that was added to the diagonal of K.
     error
-        largest difference of T'T and K in any direction: the jitter or the tolerance of pivots.
+        spectral norm of T'T - K: the jitter, or if K is singular, the tolerance at which the factorisation ended.
     rank
         rank r of K; m unless K is singular up to rounding.
     pivots
@@ -82,7 +86,8 @@ class Preconditioner:
     size
         mean of K's diagonal.
     reach
-        largest norm |b| of a row b of B = K(S, C) T^-1, for the sampled rows S.
+        largest norm |b| of a row b of B = K(S, C) T^-1, for the sampled rows S. It bounds how much a change of T alpha
+        changes decision values.
     device
         device on which factors are computed, as in :func:`clsvm.linalg.plan`.
     memory_limit
@@ -198,14 +203,14 @@ class Preconditioner:
         self._factors, self._diagonal_A = factors, factors.diagonal().copy()
 
     def _gram_of_points(self, scale: Vector) -> Vector:
-        """Compute T D T' in the lower triangle of the factors' buffer, and return the buffer.
+        """Compute T D T' in the lower triangle of the buffer that holds the factors, and return the buffer.
 
         T, the factor of K(C, C) = T'T, is in the upper triangle of the same buffer.
 
         scale: square roots of the weights D of the inducing points, (m,).
         """
         factors = self._factors
-        for done, following in _blocks(self.rank):  # write (T sqrt(D))' to the lower triangle
+        for done, following in _blocks(self.rank):  # write the transpose of T * scale to the lower triangle
             factors[following, done] = factors[done, following].T * scale[following, None]
             corner = factors[done, done]
             factors[done, done] = np.triu(corner, 1) + np.triu(corner).T * scale[done, None]
@@ -213,9 +218,9 @@ class Preconditioner:
         return factors
 
     def _gram_of_rows(self, B: NDArray[np.floating], scale: Vector) -> Vector:
-        """Compute B D B' in the lower triangle of the factors' buffer, and return the buffer.
+        """Compute B D B' in the lower triangle of the buffer that holds the factors, and return the buffer.
 
-        B: transpose (r, s) of K(S, C) T^-1, for s sampled rows S.
+        B: transpose (r, s) of K(S, C) T^-1, for s sampled rows S, inducing points C, and T'T = K(C, C).
         scale: square roots of the weights D of the sampled rows, (s,).
         """
         factors = self._factors
@@ -233,9 +238,9 @@ class Preconditioner:
         return sums if in_float64 else factors
 
     def alpha(self, u: Vector) -> Vector:
-        """Return the coefficients alpha = T^-1 u, (k, m), for u (k, r) and the factor T of K(C, C) = T'T.
+        """Return the coefficients alpha (k, m), with a row T^-1 v for each row v of u (k, r), where T'T = K(C, C).
 
-        If the rank r of K(C, C) is less than m, the inducing points that are not pivots get the coefficient 0.
+        r is the rank of K(C, C). If r < m, the inducing points that are not pivots get the coefficient 0.
         """
         found = self._solve(u, self._diagonal_T, lower=0, trans=0)
         if self.pivots is None:
@@ -266,9 +271,9 @@ class Preconditioner:
         return self._solve(g, self._diagonal_A, lower=1, trans=0)
 
     def of_coefficients(self, alpha: Vector) -> Vector:
-        """Return u = T alpha, (k, r), for coefficients alpha (k, m) and the factor T of K(C, C) = T'T.
+        """Return u (k, r), with a row T a for each row a of the coefficients alpha (k, m), where T'T = K(C, C).
 
-        If the rank r of K(C, C) is less than m, return u = R alpha, for R (r, m) with K(C, C) = R'R.
+        r is the rank of K(C, C). If r < m, a factor R (r, m) with R'R = K(C, C) takes the place of T.
         """
         with _threads(alpha.size * self.rank):
             if self._R is not None:
@@ -310,12 +315,14 @@ def _blocks(m: int) -> Iterator[tuple[slice, slice]]:
 
 
 def sampled(n: int, m: int, k: int, value_cost: float, tol: float, quadratic: bool = True, tasks: int = 1) -> int:
-    """Return how many of n rows to sample for m inducing points and k outputs, so that the estimated cost is least.
+    """Return how many of n rows the preconditioner samples, for m inducing points and k outputs.
+
+    For this number, the estimated cost of the preconditioner and the solves together is least.
 
     value_cost: cost of a kernel value in a pass over the rows, in multiply-adds.
     tol: residual at which a solve ends.
-    quadratic: whether the loss is quadratic, so that a task takes one linear solve.
-    tasks: number of tasks that share the sample.
+    quadratic: whether the loss is quadratic. One linear solve is then enough for a task.
+    tasks: number of tasks that share the sample. A task is a loss with targets, weights and a penalty.
     """
     value = value_cost + OUTPUT * k
     solves, makes = (tasks, tasks) if quadratic else (SOLVES * tasks, MAKES * tasks)

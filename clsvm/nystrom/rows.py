@@ -26,7 +26,7 @@ from clsvm.losses import Loss
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-# The largest deviation of a target from the offset counts as at least MIN_DEVIATION times the largest target.
+# The largest |target - offset| of an output is raised to MIN_DEVIATION * largest |target| if it is smaller.
 MIN_DEVIATION = 1e3 * float(np.finfo(np.float64).eps)
 MAX_BLOCKS, MIN_ROWS = 16, 1024  # most blocks into which rows are divided for a list of devices; fewest rows of a block
 
@@ -99,8 +99,8 @@ class Curvature(NamedTuple):
     sampled
         D at the sampled rows, averaged over the outputs.
     least
-        for each output, the ratio of its D to the average of D over the outputs, (k,): the smallest ratio of all
-        sampled rows. (1,) for a coupled loss.
+        smallest ratio, over the sampled rows, of an output's D to the average of D over the outputs: one ratio for each
+        output, (k,), or one ratio (1,) for a coupled loss.
     """
 
     total: float
@@ -179,8 +179,8 @@ class RowBlock:
     def begin_task(self, sample: NDArray[np.intp] | None, total: Vector, task: Task | None) -> None:
         """Begin a solve of a task with the coefficients 0. The decision values f of the rows are then the offset.
 
-        sample: positions (s,) within this block of the rows that the preconditioner samples, or None if it samples
-        inducing points that are not rows of X.
+        sample: indices (s,), counted from this block's first row, of the rows that the preconditioner samples. None if
+        it samples inducing points that are not rows of X.
         total: sum of the weights over the rows of all blocks.
         task: loss, targets, weights and penalty for this block's rows; None for the task that the block was made with.
         """
@@ -299,9 +299,9 @@ class RowOperator:
         return replayed(replies, lambda i: self._restore(i, (name, *given)))
 
     def _restore(self, i: int, *last: tuple[Any, ...]) -> Any:
-        """Repeat the requests that lead to the state of a lost block i, then the ``last`` request.
+        """Repeat earlier requests to block i, which was lost with its worker, then send the ``last`` request.
 
-        Return the reply to the last request.
+        The repeated requests give the block's new copy the state of the lost one. Return the reply to the last request.
         """
         reply = None
         for request in (("begin_task", *self._task_arguments(i)), *self._history(), *last):
@@ -356,12 +356,12 @@ class RowOperator:
         self._alpha, self._change = change if self._alpha is None else self._alpha + change, None
 
     def losses(self, s: Vector | None = None) -> Vector:
-        """Return the mean loss sum_i w_i l(f_i), (k,), or (1,) for a coupled loss. The weights w of all rows sum to 1.
+        """Return the mean loss sum_i w_i l(f_i) of each output, (k,), or one mean (1,) for a coupled loss.
 
-        f are the decision values of the rows.
+        l is the loss, f are the decision values of the rows, and the weights w of all rows sum to 1.
 
-        s: step lengths (k, 1), for the loss at f + s * change with the change that :meth:`set_change` computed. None
-        for the loss at f.
+        s: step lengths (k, 1), or None for 0. The loss is taken at f + s * change, for the change of f that
+        :meth:`set_change` computed.
         """
         return self._call_and_add("losses", s)
 
@@ -397,9 +397,9 @@ class RowOperator:
         return self._call_and_add("hessian", V)
 
     def decision_values(self, alpha: Vector) -> Vector:
-        """Return the decision values f (k, n) of all rows, by products in the dtype that gradients use.
+        """Return the decision values f (k, n) of all rows, computed in the same dtype as gradients.
 
-        alpha: coefficients (k, m) for targets as the caller gave them, not divided by ``Task.units``.
+        alpha: coefficients (k, m). Both f and alpha are in the units of the caller's targets, not divided by ``units``.
         """
         units = self.units[:, None]
         return np.concatenate(self._call("decision_values", alpha / units), axis=1) * units

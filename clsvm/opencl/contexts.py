@@ -61,7 +61,7 @@ def forked() -> bool:
 # The locks are reentrant, because a signal handler may fork in the thread that holds one of them.
 build_lock, context_lock = threading.RLock(), threading.RLock()
 _LOCKS = build_lock, context_lock, pool_lock
-streams: weakref.WeakSet[Any] = weakref.WeakSet()  # open streams of this process; a fork acquires their locks too
+streams: weakref.WeakSet[Any] = weakref.WeakSet()  # open streams of this process; a fork first acquires their locks
 _forking: list[Any] = []  # streams whose locks the fork in progress has acquired
 _FORK_SAFE = ("Intel(R) OpenCL",)  # runtimes that work in a child forked after use; others hang there
 _used: list[int] = []  # ids of processes that have made a context

@@ -378,9 +378,9 @@ def untuned_profile(info: DeviceInfo) -> Profile:
     return replace(profile, wide="double" if info.fp64 and option != "pair" else "pair")
 
 
-PROGRAM = "clsvm.small_fit"  # the module that runs the small fit
-TRIAL = "CLSVM_TRIAL"  # environment variable that is set in the small fit's process, where it prevents further fits
-PASSED, FAILED = "passed", "failed: "  # the small fit prints a line that begins with one of these
+PROGRAM = "clsvm.small_fit"  # the module that tests a device by a small fit
+TRIAL = "CLSVM_TRIAL"  # environment variable of a process that tests a device, so that it starts no further test
+PASSED, FAILED = "passed", "failed: "  # the test of a device prints a line that begins with one of these
 SECONDS = 90  # a small fit that takes longer counts as failed; a slow compiler takes half of this time
 
 
@@ -398,7 +398,7 @@ def fit_failure(index: int, device: cl.Device) -> str:
         return ""
     words = _fit(index, device)
     if mark and words == PASSED:
-        with contextlib.suppress(OSError):  # if the mark cannot be written, the next process repeats the fit
+        with contextlib.suppress(OSError):  # if the file cannot be written, the next process tests the device again
             mark.touch(mode=0o600)
     return words.removeprefix(FAILED) if words.startswith(FAILED) else ""
 
@@ -411,7 +411,8 @@ def identity(device: cl.Device) -> list[str]:
 def _fit(index: int, device: cl.Device) -> str:
     """Run a small fit on a device in a separate process, and return a line that begins with PASSED or FAILED.
 
-    Return "" if no process could be started, or if it ended by itself without such a line.
+    Return "" if the process did not start, or exited without such a line. If the process crashed or took longer than
+    SECONDS, the line begins with FAILED.
     """
     if getattr(sys, "frozen", False) or not sys.executable:  # a frozen program would start itself instead of Python
         return ""

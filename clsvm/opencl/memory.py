@@ -133,12 +133,12 @@ class DeviceCache:
     """Keep one value on a device between calls, such as the support vectors of a fitted model.
 
     The buffers of the value are never written again, so any thread may read them. The value is dropped with the object
-    that owns this cache, by :func:`release_memory`, or when a fit or call of this process needs its memory to stay
-    within memory_limit. A call that uses the value at that time can use it until the call ends. A copy of the cache, an
+    that owns this cache, by :func:`release_memory`, or when a fit or call of this process would otherwise exceed
+    memory_limit. A call that uses the value at that time can use it until the call ends. A copy of the cache, an
     unpickled cache, and the cache in a forked child begin empty.
     """
 
-    # (Stream.setting, value, bytes of the value): threads read this without a lock, so it is replaced as one tuple.
+    # Stream.setting, value, bytes of the value. Threads read this tuple without a lock, so it is replaced as a whole.
     _state: tuple[Any, Any, int] = (None, None, 0)
 
     def __reduce__(self) -> tuple[Any, ...]:

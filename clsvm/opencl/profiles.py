@@ -5,9 +5,9 @@ cache folder, which every fit reads:
 
     {"clsvm": 1, "devices": {KEY: {"date": ..., "profile": {"lanes": 16, "tiles": {"many": {...}}, ...}, ...}}}
 
-KEY names the platform, the device, the driver and the default profile. A value in the file is valid if SEARCH has it.
-Rates (RATES), which earlier versions also stored, are not used. A file with an invalid value, a damaged file, or a file
-of another version is ignored with one warning.
+KEY names the platform, the device, the driver and the default profile. A value in the file is valid if it is in SEARCH,
+the table of permitted values. Rates (RATES), which earlier versions also stored, are not used. A file with an invalid
+value, a damaged file, or a file of another version is ignored with one warning.
 """
 
 from __future__ import annotations
@@ -26,8 +26,14 @@ from platformdirs import user_cache_path
 from clsvm import files
 from clsvm.errors import warn
 
-# In SIMD style a tile gives numbers for the -D options COLUMNS, GROUPS and AHEAD of a kernel for products K(X, U).
-# In work-group style a tile has GROUPS, BLOCKS and DEPTH, but for few right-hand rows COLUMNS, RX, GROUPS and DEPTH.
+# A tile is a block of values of K(X, U) that a kernel computes at a time, for rows X and right-hand rows U.
+# The entries of a tile are values of -D options of the kernel:
+#   GROUPS   lane groups of the tile, each of V rows of X that are stored side by side
+#   COLUMNS  right-hand rows of the tile
+#   BLOCKS   blocks of right-hand rows of the tile, in place of COLUMNS
+#   RX       rows of X of a work-item
+#   DEPTH    features in local memory at a time
+#   AHEAD    number of features by which prefetches run ahead
 Tile = Mapping[str, int]
 
 
@@ -223,8 +229,8 @@ PROFILES = {
 }
 
 RATES = "bits_cost", "csr_cost", "clustered_cost", "hybrid_cost", "hit_cost"  # fields that old tuning files also have
-# SEARCH holds, for each kernel style, the tiles and the other values of a profile that a tuning file may have.
-# The tuner tries all tiles and lanes. The other fields are in tuning files of earlier versions.
+# SEARCH has the values that a tuning file may set in a profile, for the kernel styles "simd" and "workgroup".
+# The tuner tries all tiles and lanes. SEARCH has its other fields because older tuning files have them.
 _TWO = [_vector(2, groups, ahead) for groups in (1, 4, 10, 12) for ahead in (0, 4, 64)]
 _FEW = [_vector(columns, 1, ahead) for columns in (16, 8, 4) for ahead in (0, 32, 256)]
 _MANY = [_vector(*tile) for tile in ((16, 1), (8, 1), (8, 2), (8, 3), (4, 1), (4, 3), (4, 4), (4, 5), (4, 6), (2, 8))]

@@ -53,7 +53,7 @@ def prepare() -> None:
     disable_unusable_caches()
     if os.environ.get("OCL_ICD_VENDORS"):
         return
-    if sys.platform == "win32":  # OCL_ICD_FILENAMES adds to the drivers in the registry, so no folder is needed
+    if sys.platform == "win32":  # OCL_ICD_FILENAMES adds drivers to the registry's, so no folder of .icd files is made
         found = [str(path) for path in _pip_runtimes("intelocl64.dll", "intelocl.dll")]
         if found and not os.environ.get("OCL_ICD_FILENAMES"):
             os.environ["OCL_ICD_FILENAMES"] = os.pathsep.join(found)
@@ -70,7 +70,7 @@ def prepare() -> None:
             extra[f"clsvm-{library}.icd"] = location
     if extra and (folder := _folder({**system, **extra})):
         os.environ["OCL_ICD_VENDORS"] = str(folder)
-    elif extra and not system:  # no folder can be written, so OCL_ICD_VENDORS names one of the libraries
+    elif extra and not system:  # without a writable folder, OCL_ICD_VENDORS can name only one library
         os.environ["OCL_ICD_VENDORS"] = next(iter(extra.values()))
 
 
@@ -145,7 +145,7 @@ def _written(folder: Path, entries: dict[str, str]) -> Path:
     files.private_folder(folder)
     if words := files.exposed(folder):
         raise PermissionError(words)
-    for present in folder.glob("*.icd"):  # else the loader would also load files that are not in entries
+    for present in folder.glob("*.icd"):  # delete files that differ from entries, since the loader would load them too
         private = present.is_file() and not present.is_symlink() and not files.changed_by_others(present)
         if not private or present.read_text("utf-8", "replace") != entries.get(present.name):
             present.unlink()

@@ -21,14 +21,17 @@ _TEMPLATES = TemplateLookup(directories=[str(ROOT / "templates")], strict_undefi
 
 @cache
 def cl(*names: str) -> str:
-    """Return one text of opencl/common.cl and then of ``cl_kernels/<name>.cl`` for each name, such as "gram/pack"."""
+    """Return the text of opencl/common.cl, followed by the texts of ``cl_kernels/<name>.cl`` for the given names.
+
+    A name is, for example, "gram/pack".
+    """
     texts = ("opencl/common", *names)
     return "\n".join((ROOT / "cl_kernels" / f"{name}.cl").read_text("utf-8") for name in texts)
 
 
-@lru_cache(256)  # rendering takes a millisecond, and every fit needs several texts
+@lru_cache(256)  # rendering a template takes a millisecond, and every fit needs several programs
 def render(name: str, **holes: Any) -> str:
-    """Return one text of opencl/common.cl and of ``templates/<name>.mako`` rendered with the variables ``holes``."""
+    """Return the text of opencl/common.cl, and ``templates/<name>.mako`` rendered with the variables ``holes``."""
     return cl() + "\n" + filled(name, **holes)
 
 

@@ -92,7 +92,7 @@ class Stream:
         self._spare: dict[int, list[Any]] | None = None  # size in bytes -> freed buffers; None outside of recycling()
         self._loose = 1.0
         # Oclgrind 21.10 wrongly reports host memory that kernels read in place as uninitialised, so arrays are copied.
-        # Oclgrind also reports buffers in memory of released buffers as uninitialised, so under it none is released.
+        # Oclgrind also reports a buffer in memory of a released buffer as uninitialised, so no buffer is released.
         self.simulated = self.info.platform == SIMULATOR
         self.unified = self.info.kind == "cpu" and not self.simulated
         with context_lock:
@@ -128,8 +128,9 @@ class Stream:
         with self._runtime_call("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        other.charge(start)  # leaves nbytes free; the limit itself is not lowered, since error messages state it
-        other.reads = memory.filled_caches()  # so that only this stream counts and empties the caches of the process
+        other.charge(start)  # counts all but nbytes as used; the limit itself stays, since error messages state it
+        # The second stream leaves caches in its ``reads`` alone, so only the first stream counts and empties them.
+        other.reads = memory.filled_caches()
         try:
             with other:
                 yield other
@@ -145,8 +146,8 @@ class Stream:
     def reserve(self, nbytes: int) -> None:
         """Count ``nbytes`` bytes as allocated before they are used.
 
-        Buffers that are made later inside :meth:`unreserved`, or arrays on the host, use them. Raises MemoryLimitError
-        if fewer bytes are free.
+        The bytes are for buffers made later inside :meth:`unreserved`, or for arrays on the host. Raises
+        MemoryLimitError if fewer bytes are free.
         """
         self._make_available(nbytes)
         self.charge(nbytes)
@@ -238,7 +239,7 @@ class Stream:
             return huge or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
 
     def free(self, *buffers: Buffer) -> None:
-        """Free buffers. First wait until the queued work is done, if other work could reuse their memory at once."""
+        """Free buffers. First wait for the queued work, if their memory could be reused before that ends."""
         if self._spare is None:
             self._done_with(max((self._buffers[buffer.int_ptr][1] for buffer in buffers), default=0))
         for buffer in buffers:
@@ -260,10 +261,12 @@ class Stream:
                 buffer.release()
 
     def _done_with(self, nbytes: int) -> None:
-        """Wait until the queued work is done, if memory of a freed buffer of ``nbytes`` bytes could be reused earlier.
+        """Wait for the queued work, if the memory of a freed buffer could be reused while that work still uses it.
 
-        The pool may give the buffer to another queue, and memory with huge pages returns to the system although queued
-        work still uses it. An error of the queued work is raised by a later call.
+        This is so for large buffers on a CPU: the pool may give the buffer to another queue, and huge pages return to
+        the system at once. An error of the queued work is raised by a later call.
+
+        nbytes: bytes of the buffer.
         """
         if self.unified and nbytes >= memory.MIN_POOLED:
             with contextlib.suppress(DeviceError):
@@ -549,7 +552,7 @@ def join_arrays(stream: Stream, arrays: Sequence[NDArray[Any]]) -> JoinedArrays:
 
 
 def _whole(arrays: Sequence[NDArray[Any]], starts: Sequence[int]) -> NDArray[np.uint8]:
-    """Join ``arrays`` to one array of bytes. ``starts`` has the first byte of each array, and then the total size."""
+    """Join ``arrays`` to one array of bytes. ``starts`` has each array's offset in bytes, and then the total size."""
     whole = np.zeros(starts[-1], np.uint8)
     for array, first in zip(arrays, starts, strict=False):
         whole[first : first + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

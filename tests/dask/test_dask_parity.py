@@ -254,8 +254,8 @@ def test_refused(words: str, names: tuple[str, ...], given: Callable[[], tuple[A
         ("rows in chunks do not support warm_start", "FalkonRegressor", {"warm_start": True}),
         ("penalty must be", "FalkonRegressor", {"penalty": -1}),
         ("class_weight must be >= 0 and finite, got -1", "FalkonClassifier", {"class_weight": {False: -1, True: 1}}),
-        ("one device for each worker, got device=", "SVR", {"device": f"{DEVICE},{DEVICE}"}),
-        ("one device for each worker, got device=", "FalkonRegressor", {"device": [DEVICE] * 2}),
+        ("device must name one device, which every worker uses, got device=", "SVR", {"device": f"{DEVICE},{DEVICE}"}),
+        ("which every worker uses, got device=", "FalkonRegressor", {"device": [DEVICE] * 2}),
     ],
 )
 def test_refused_parameters(words: str, name: str, given: dict[str, Any]) -> None:
