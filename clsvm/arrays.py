@@ -111,7 +111,7 @@ def renumbered(X: Any, kept_columns: NDArray[np.integer]) -> sp.csr_matrix:
     index = np.searchsorted(kept_columns, indices)
     is_kept = np.append(kept_columns, -1)[index] == indices
     rows, others = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), np.flatnonzero(~is_kept)
-    first = np.searchsorted(rows[others], rows[others])  # index in ``others`` of the first entry of the same row
+    first = np.searchsorted(rows[others], rows[others])  # index in ``others`` where each entry's row begins
     number = np.arange(len(others)) - first
     index[others] = len(kept_columns) + number
     width = len(kept_columns) + int(number.max(initial=-1)) + 1

@@ -2,12 +2,12 @@
 
 The training rows are divided into parts. A part is an object that holds some of the rows: a shard of an SVM
 (solvers/sharded.py) or a block of a Nyström model (nystrom/rows.py). Parts live in threads of this process, one thread
-for each device (:class:`OnDevices`), or on Dask's workers (clsvm.dask.executor.OnWorkers). A request
-has up to three steps:
+for each device (:class:`OnDevices`), or on Dask's workers (clsvm.dask.executor.OnWorkers).
 
-    call      The solver calls a method of every part, or reads an attribute of every part.
-    lost      If a part is lost with its worker, its reply is :class:`Lost`. The next request builds the part again.
-    replay    The solver repeats the requests that lead to the lost part's state (:func:`replayed`).
+1. In a request, the solver calls a method of every part, or reads an attribute of every part.
+2. If a part is lost with its worker, its reply is :class:`Lost`.
+3. The solver then repeats the requests that lead to the lost part's state (:func:`replayed`). The first of them builds
+   the part again.
 
 :func:`run_pieces` needs no parts: several workers take independent pieces of work from one queue.
 """
@@ -62,7 +62,7 @@ class Parts(Protocol):
         """
 
     def peak(self) -> int:
-        """Return the largest number of bytes that one device had allocated at a time for these parts."""
+        """Return the largest number of bytes that one device has allocated at a time for parts of this fit."""
 
     def memory(self) -> tuple[int, int | str | None]:
         """Return the bytes allocated now on the caller's devices, and the memory limit for further work on them."""
@@ -256,7 +256,7 @@ def run_pieces(
         while left:
             try:
                 message = messages.get(timeout=_POLL)
-            except Empty:  # waits are short, because Ctrl-C does not end a wait if another thread gets the signal
+            except Empty:  # waits are short: Ctrl-C does not end a wait if another thread gets its signal
                 continue
             if isinstance(message, BaseException):
                 raise message

@@ -52,7 +52,8 @@ class Loss:
     steepest
         upper bound of |dl/df|: a number, or (k,) for each output. For a coupled loss: of its sum over the outputs.
     scaled
-        function that returns the loss for f and y in given units (k, 1); None if units do not change the loss.
+        function of units (k, 1) that returns the Loss object for f and y divided by these units (:meth:`in_units`).
+        None if units do not change the loss.
     """
 
     name: str
@@ -71,10 +72,10 @@ class Loss:
         return _by_name, (self.name,)
 
     def units(self, largest: Vector) -> Vector:
-        """Return for each output the unit (k,) in which f and y are measured during a fit, a power of 2.
+        """Return for each output the unit (k,) by which decision values f and targets y are divided during a fit.
 
-        A quadratic loss has the unit for which ``largest`` is at least 1 and less than 2 units. Other losses of
-        regressions have the same unit, but at most 1. Losses for classes have the unit 1.
+        A unit is a power of 2. For a quadratic loss, ``largest`` is at least 1 and less than 2 units. For other losses
+        of regressions, the unit is the smaller of that and 1. For losses of classes it is 1.
 
         largest: largest deviation (k,) of each output's targets from the output's offset. If it is 0, the unit is 1.
         """
@@ -84,7 +85,7 @@ class Loss:
         return np.where(largest > 0, np.ldexp(0.5, np.frexp(most)[1]), 1.0)
 
     def in_units(self, units: Vector) -> Loss:
-        """Return the loss l(u f, u y) / u^2 for f and y in the units u = ``units`` (k,)."""
+        """Return a Loss of f and y that are divided by u = ``units`` (k,): its value is l(u f, u y) / u^2."""
         return self if self.scaled is None else self.scaled(units[:, None])
 
 
@@ -95,7 +96,7 @@ def _by_name(name: str) -> Loss:
 def _log_cosh(f: Vector, y: Vector, unit: Vector | float) -> Vector:
     u = np.abs(f - y)
     v = u * unit
-    tiny = np.square(u) / 2 * (1 - np.square(np.minimum(v, TINY)) / 6)  # not v^2 / unit^2: unit^2 may underflow
+    tiny = np.square(u) / 2 * (1 - np.square(np.minimum(v, TINY)) / 6)  # without unit^2, which may underflow
     small = np.log1p(2 * np.square(np.sinh(np.minimum(v, 1.0) / 2)))  # avoids cancellation near 0
     large = np.where(v < 1, small, v + np.log1p(np.exp(-2 * v)) - np.log(2))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -29,8 +29,8 @@ tol
 cache_size
     Size of the cache for kernel rows in MB; "auto" takes what memory_limit leaves if a cache is expected to save time
 class_weight : dict or 'balanced' or None
-    Factor of C for each class, in NuSVC of the coefficients' bounds: a dict, "balanced" for factors that are inverse to
-    the classes' numbers of rows, or None. A class of weight 0 is left out
+    Factor for each class, by which C is multiplied, or in NuSVC the coefficients' bounds: a dict, "balanced" for
+    factors that are inverse to the classes' numbers of rows, or None. A class of weight 0 is left out
 verbose
     Show progress on stderr: a bar on a terminal, else a line every ten seconds
 max_iter
@@ -54,7 +54,7 @@ gap_tol
 dtype
     "float32" or "float64", the dtype of kernel values; sums and coefficients are always float64. If float32 values
     cannot reach tol, float64 is used, and the report says so. A device without double precision refuses "float64". If
-    float32 is too coarse there, the host solves problems of up to 4096 coefficients ("crammer_singer": 600)
+    float32 is too coarse on such a device, the host solves problems of up to 4096 coefficients ("crammer_singer": 600)
 precision
     "float32", or "fast" to compute large products of dense rows by the device's matrix units (tensor cores). A fit uses
     them if the device has them, a trial product is right, and their rounding errors are small enough for tol. The
@@ -64,8 +64,8 @@ memory_limit
 layout
     Layout of the rows on the device: "dense"; "bits", rows of 0 and 1 with a bit for each feature, for SVMs on one
     device; "clustered", similar sparse rows stored together; "csr", only the entries of sparse rows; "hybrid", columns
-    with many entries stored densely, the others as entries; "inverted", as hybrid with an inverted index, on CPUs;
-    "auto" takes the layout of the least estimated cost
+    with many entries stored densely, the others as entries; "inverted", as hybrid with an index from columns to
+    rows, on CPUs; "auto" takes the layout of the least estimated cost
 multi_class
     For more than two classes: "ovo", a binary classifier for each pair; "ovr", a binary classifier for each class
     against the rest; "crammer_singer", one problem for all classes without offsets (GTSVM, equation 3). "ovr" and
@@ -185,7 +185,7 @@ _FILE_NAME = Limits("the name of a file or None", lambda value: value is None or
 
 @dataclass(frozen=True)
 class Flag:
-    """Describe a parameter's flag on the command line: name, help text, and the word for its value in that text."""
+    """Describe a parameter's flag on the command line: name, help text, and the value's placeholder, such as FILE."""
 
     name: str
     help: str

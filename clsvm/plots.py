@@ -17,8 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from clsvm.errors import install
 from clsvm.report import Record, by_part
 
-# boundary evaluates the model at _STEPS x _STEPS points of a plane.
-# The plane extends beyond the rows by the share _MARGIN of their extent.
+# boundary evaluates the model at _STEPS x _STEPS points of the plotted area.
+# The area extends beyond the rows by _MARGIN times their range, on each side.
 _STEPS, _MARGIN = 200, 0.08
 Axes = Any  # stands for matplotlib's class, since matplotlib may be missing
 

@@ -106,15 +106,15 @@ def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PA
 
 
 class Record:
-    """Let its subclasses, the frozen dataclasses of reports, be converted to JSON.
+    """Convert reports to JSON. This is the base class of the reports, which are frozen dataclasses.
 
     Attributes
     ----------
     parts
         part of the fit -> keys of ``seconds``. The part's time is the sum of their values (:data:`PARTS`).
     curves
-        quantity that falls until a fit converges -> the field of :class:`Point` and the field of the report that hold
-        it. Plots draw its value at each point of ``trace``, or the report's value if there is no trace.
+        dict of the quantities that fall until a fit converges. Each maps to two field names: that in :class:`Point`,
+        and that in the report. Plots draw the values of ``trace``, or the report's value if there is no trace.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -144,7 +144,7 @@ class FitReport(Record):
     violation : float
         KKT violation: the largest f among rows whose coefficient can fall, less the smallest f among rows whose
         coefficient can rise. f is the gradient of the negative dual objective. Kernel values are in ``dtype``, sums in
-        float64. Where ``error_bound`` could change the outcome, kernel values were computed again in float64.
+        float64. For rows whose rounding errors could decide about convergence, f is computed again in float64.
     error_bound : float
         Upper bound of the error of f that rounding of the kernel values can have caused.
     exact_rows : int
@@ -174,8 +174,8 @@ class FitReport(Record):
     trace : tuple of :class:`Point`
         State at each convergence check, for a fit of one problem.
     selection : str
-        Why working set and row cache have their sizes. For a fit of several problems: how many problems each solver
-        solved.
+        Reason for the sizes of the working set and the row cache. For a fit of several problems: how many problems
+        each solver solved.
     layout_costs : mapping of str to float
         Estimated cost of a kernel value in each layout; empty for precomputed kernels. The unit is the cost of a
         multiply-add of dense rows.
@@ -366,8 +366,9 @@ class Progress:
 class Display(Progress):
     """Show the progress of a fit. The solver calls the display with each :class:`Point`.
 
-    The context yields None if ``wanted`` is false. The share of the work that is done is measured on a logarithmic
-    scale: from the first gap to ``gap_tol`` or, if that is None, from the first violation to ``tol``.
+    The with statement yields the display, or None if ``wanted`` is false. The share of the work that is done is
+    measured on a logarithmic scale. The scale goes from the first gap to ``gap_tol`` or, if ``gap_tol`` is None, from
+    the first violation to ``tol``.
 
     violation: the word by which the display calls a point's violation.
     """
@@ -378,7 +379,7 @@ class Display(Progress):
         self._field, self._goal = ("violation", tol) if gap_tol is None else ("gap", gap_tol)
         self._name = violation if gap_tol is None else "gap"
         self._value = math.nan
-        self._first = self._share = 0.0  # log(value / goal) at the first point; share of the work done so far
+        self._first = self._share = 0.0  # log(gap or violation / goal) at the first point; share of work done
 
     def __enter__(self) -> Self | None:  # type: ignore[override]
         return self if self._wanted else None
@@ -395,7 +396,7 @@ class Display(Progress):
         self.show(f"{self._name} {self._value:.2g}, {point.steps} steps, {speed:.0f} rows/s", self._share)
 
     def phase(self, words: str) -> None:
-        """Show the name of the current phase of the fit until the next point."""
+        """Show ``words``, the name of the fit's current phase, until the solver reports its next :class:`Point`."""
         self._put(words, self._share)
 
 

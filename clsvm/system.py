@@ -104,12 +104,12 @@ def _fields(text: str, unit: int = 1024) -> dict[str, int]:
 
 @contextlib.contextmanager
 def explained(what: str = "") -> Iterator[None]:
-    """Turn an error raised inside into a HostMemoryError if its cause is that the system refused memory.
+    """Turn an error raised in the with block into a HostMemoryError if the system refused memory.
 
     Parameters
     ----------
     what : str
-        The work done inside, such as "reading FILE", for the message.
+        The work of the with block, such as "reading FILE", for the message.
     """
     try:
         yield

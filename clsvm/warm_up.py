@@ -23,7 +23,7 @@ from clsvm.opencl.devices import find
 from clsvm.opencl.runtime import cl
 
 ROWS, FEW = 4000, 300  # rows of most fits; rows of the smallest fit, inducing points, and rows to predict
-VOCABULARY = 100_000  # columns of the texts: more than 65,536, so that column numbers take four bytes
+VOCABULARY = 100_000  # columns of the rows of word counts: above 65,536, so that column numbers take four bytes
 
 
 class Work(NamedTuple):
@@ -102,7 +102,7 @@ def _run(work: Work) -> float:
 
 
 def works(kernel: Kernel | str, device: Any) -> Iterator[Work]:
-    """Yield the kinds of work, which together need the programs of common fits. Rows are random with a fixed seed."""
+    """Yield small fits that together compile the programs of common fits. Rows are random with a fixed seed."""
     draw = np.random.default_rng(0)
     X = draw.random((ROWS, 20))
     noise, y = 0.3 * draw.normal(size=ROWS), X[:, :4].sum(axis=1)

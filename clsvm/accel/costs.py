@@ -66,17 +66,19 @@ class Costs:
     max_share: float = 0.5
 
     def fit_seconds(self, rows: int, cells: float, classes: int) -> tuple[float, float]:
-        """Return LIBSVM's estimated seconds for a fit to ``rows`` rows, and the least seconds that clsvm takes.
+        """Return LIBSVM's estimated seconds for a fit to ``rows`` rows, and a lower bound of clsvm's.
 
-        LIBSVM's seconds are summed over all pairs of classes. ``cells`` is the mean number of stored features of a row.
+        The lower bound is the time that clsvm takes even for a few rows. LIBSVM's seconds are summed over all pairs
+        of classes. ``cells`` is the mean number of stored features of a row.
         """
         pairs = rows**2 * (1 if classes < 2 else 2 * (classes - 1) / classes)
         return pairs * (self.pair + self.pair_cell * cells), self.fit + self.machine * classes * (classes - 1) / 2
 
     def predict_seconds(self, rows: int, support: int, cells: float, classes: int) -> tuple[float, float]:
-        """Return LIBSVM's estimated seconds for decision values of ``rows`` rows, and the least seconds of clsvm.
+        """Return LIBSVM's estimated seconds for decision values of ``rows`` rows, and a lower bound of clsvm's.
 
-        ``support`` is the number of support vectors. ``cells`` is the mean number of stored features of a row.
+        The lower bound leaves out the time to compute kernel values. ``support`` is the number of support
+        vectors. ``cells`` is the mean number of stored features of a row.
         """
         libsvm = rows * support * (self.value + self.value_cell * cells + self.term * max(0, classes - 2))
         return libsvm, self.answer + self.vote * rows * (classes * (classes - 1) / 2 if classes > 2 else 0)
@@ -84,9 +86,10 @@ class Costs:
     def pays(self, theirs: float, least: float, spent: float) -> bool:
         """Return whether clsvm is expected to take less than half of LIBSVM's time.
 
-        ``theirs`` are LIBSVM's estimated seconds, and ``least`` the least seconds that clsvm takes. clsvm's estimate is
-        ``least``, plus a share of ``theirs``, plus ``self.first`` seconds to load OpenCL. The seconds ``spent`` in
-        LIBSVM by this process are subtracted from the time to load OpenCL.
+        ``theirs`` are LIBSVM's estimated seconds, and ``least`` is a lower bound of clsvm's. clsvm's estimate is
+        ``least``, plus ``self.share`` times ``theirs``, plus ``self.first`` seconds to load OpenCL. The seconds
+        ``spent`` in LIBSVM by this process are subtracted from the time to load OpenCL. So loading no longer counts
+        after ``self.first`` seconds in LIBSVM.
         """
         return least + self.share * theirs + max(0.0, self.first - spent) < self.max_share * theirs
 

@@ -81,9 +81,9 @@ def altered(estimator: BaseEstimator) -> str:
 
 
 def seconds(search: Any, X: Any, y: Any) -> tuple[float, float]:
-    """Return LIBSVM's estimated seconds for all fits of the GridSearchCV ``search``, and the least seconds of clsvm.
+    """Return LIBSVM's estimated seconds for all fits of the GridSearchCV ``search``, and a lower bound of clsvm's.
 
-    The least seconds are the time that clsvm's fits would take for a few rows.
+    The lower bound is the time that clsvm's fits take even for a few rows.
     """
     rows = _num_samples(X)
     width = cells(X) if hasattr(X, "shape") and len(X.shape) == 2 else float(len(X[0]))
@@ -108,7 +108,7 @@ def run(search: Any, X: Any, y: Any) -> Any:
 
 Method = Callable[..., Any]
 Function = Callable[[], Any]
-Seconds = tuple[float, float]  # LIBSVM's estimated seconds for a call, and the least seconds that clsvm takes
+Seconds = tuple[float, float]  # LIBSVM's estimated seconds for a call, and a lower bound of clsvm's
 _CLASSIFIERS = ("c_svc", "nu_svc")
 # clsvm does not call these methods of BaseLibSVM, so LIBSVM has to run an estimator that overrides one of them.
 _CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}
@@ -132,7 +132,7 @@ def _fit(original: Method) -> Method:
 
 
 def _run_faster(call: log.Call, reason: str, estimated: Seconds, ours: Function, libsvm: Function) -> Any:
-    """Run a call by ``ours()`` if clsvm can and is expected to be faster, else by ``libsvm()``. Return the result.
+    """Return the result of ``ours()`` if clsvm can run a call and is expected to be faster, else of ``libsvm()``.
 
     LIBSVM also runs the call if clsvm fails. :func:`_clsvm_is_faster` explains the other arguments.
     """
@@ -150,8 +150,8 @@ def _run_faster(call: log.Call, reason: str, estimated: Seconds, ours: Function,
 def _clsvm_is_faster(call: log.Call, reason: str, estimated: Seconds) -> bool:
     """Return whether clsvm can run a call and is expected to be faster. Record the reason in ``call``.
 
-    ``reason`` says why clsvm cannot run the call, or is "". ``estimated`` has LIBSVM's estimated seconds, and the least
-    seconds that clsvm takes.
+    ``reason`` says why clsvm cannot run the call, or is "". ``estimated`` has LIBSVM's estimated seconds, and a lower
+    bound of clsvm's.
     """
     if reason := reason or _state["broken"]:
         call.why = reason
@@ -188,7 +188,7 @@ def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
 
     gamma = "scale" if kernel == "precomputed" else model._gamma  # model._gamma is 0 for precomputed kernels
     others: dict[str, Any] = {"kernel": kernel, "gamma": gamma}
-    if model._impl == "c_svc":  # scikit-learn has numbered the classes from 0, so their weights have numbers as keys
+    if model._impl == "c_svc":  # y has class numbers 0, 1, ... in place of labels, so class_weight has them as keys
         others["class_weight"] = dict(enumerate(model.class_weight_))
     ours = made(model, **others)
     weights = sample_weight if len(sample_weight) else None
@@ -251,7 +251,7 @@ def _replace_prediction(original: Method, predict: Callable[[Any, Any, Any], Any
             support, estimated = len(self.support_), (0.0, 0.0)
             reason = _bypassed(self) or (PYTHON if callable(self.kernel) else "")
             reason = reason or ("" if support else "there is no support vector")
-            if not reason:  # otherwise X may have no shape: a Python function as kernel takes any objects as rows
+            if not reason:  # a Python function as kernel is a reason; its X may have no shape
                 estimated = COSTS.predict_seconds(X.shape[0], support, cells(X), _classes(self))
             libsvm = functools.partial(original, self, X)
             return _run_faster(call, reason, estimated, lambda: predict(self, _clsvm_model(self), X), libsvm)
@@ -284,7 +284,7 @@ class Accelerated:
         self.function, self.sender = function, os.getpid()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function, with the patches installed if this is a worker process."""
+        """Call the wrapped function. In a worker process, install scikit-learn's patches for this call."""
         if os.getpid() == self.sender or installed():
             return self.function(*args, **kwargs)
         install()

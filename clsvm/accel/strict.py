@@ -63,6 +63,6 @@ def made(model: Any, **others: Any) -> Any:
 
 
 class Search(SVCSearchCV):
-    """Search as clsvm's SVCSearchCV, but raise the NoMarginError of a fold's fit."""
+    """Search as clsvm's SVCSearchCV, but raise a fold's NoMarginError instead of scoring the fold as failed."""
 
     _folds = _Folds

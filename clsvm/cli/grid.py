@@ -127,7 +127,7 @@ def _searched(args: Any, powers: dict[str, list[float]]) -> tuple[Any, list[Poin
     X, y, _ = common.training_rows(args.file, args.kernel == "precomputed", True)
     weights = common.row_weights(args.weights, y)
     _, index, _ = common.numbered(y)
-    # Class weights replace sample weights, because sample weights would also weight the accuracy.
+    # The weights are given as class weights: sample weights would also count in the accuracy of cross-validation.
     by_class = None if weights is None else dict(zip(index.tolist(), weights.tolist(), strict=True))
     points = [dict(zip(powers, values, strict=True)) for values in product(*powers.values())]
     names = {"c": "C", "g": "gamma"}

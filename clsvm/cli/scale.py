@@ -169,7 +169,7 @@ def _lines(file: str, X: Array, y: Array, ranges: Ranges) -> Iterator[str]:
     lower, upper, features, low, high, target = ranges
     labels = y if target is None else _scaled(y, target[2], target[3], target[0], target[1])
     column = np.searchsorted(features, X.indices)
-    is_known = np.append(features, -1)[column] == X.indices  # -1 stands after the last feature and equals no column
+    is_known = np.append(features, -1)[column] == X.indices  # -1 is for columns above all features
     ends, column = np.concatenate([[0], np.cumsum(is_known)])[X.indptr], column[is_known]
     entries = _scaled(X.data[is_known], low[column], high[column], lower, upper)
     of_zero = _scaled(0.0, low, high, lower, upper)
@@ -223,7 +223,7 @@ def _read(path: str) -> Ranges:
     with files.text_stream(open(path, "rb"), path, "a file of ranges") as stream:
         every = [line.split() for line in stream]
     lines = [(number, words) for number, words in enumerate(every, 1) if words]
-    lines.append((len(every) + 1, []))  # stands for the end: a file that ends too early gets an error at this line
+    lines.append((len(every) + 1, []))  # end mark: an error for a file that ends too early names this line
     target, at = None, 0
     if lines[0][1] == [b"y"]:
         target = *_numbers(path, lines[1], "lower upper"), *_numbers(path, lines[2], "min max")

@@ -66,7 +66,7 @@ class _Data(NamedTuple):
     weights
         factor of C for each row (n,), or None.
     columns
-        column (n,) of the file's kernel matrix that belongs to each row; None if the file has no kernel matrix.
+        for each row, the number of its column in the file's kernel matrix, (n,); None if the file has no kernel matrix.
     """
 
     X: Any
@@ -224,7 +224,7 @@ def _model(args: Any, estimator: Any, rows: _Data) -> KernelModel:
             warn("no probabilities: fewer than 5 rows are inside, or outside")
     if rows.classes is not None:
         model = replace(model, classes=rows.classes, smaller_first=rows.smaller_first)
-    if rows.columns is not None:  # the support vectors are columns of the kernel matrix in the file
+    if rows.columns is not None:  # name the support vectors by their columns in the file's kernel matrix
         model = replace(model, support_vectors=rows.columns[model.support_vectors])
     return model
 

@@ -146,9 +146,9 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         validation.check_random_state(given.get("random_state"))
 
     def _solver_params(self) -> dict[str, Any]:
-        """Return name -> value for the parameters in ``_table`` that the estimator has.
+        """Return name -> value for those parameters of the estimator that are in ``_table``.
 
-        A parameter that only the constructor of a user's subclass has is left out, unless the solver reads it.
+        Parameters that only a user's subclass has are left out, except those that the solver reads.
         """
         made: Any = type(self)
         known = (name for name, one in self._table.items() if name in _named(made) or one.solver)
@@ -156,7 +156,10 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
     @property
     def _max_steps(self) -> int:
-        """Return the most solver steps that scikit-learn's callbacks see, 0 if they see the fit as a single step."""
+        """Return the largest number of solver steps to announce to scikit-learn's callbacks.
+
+        0 means that the fit is announced as a single step.
+        """
         return 0
 
     @property

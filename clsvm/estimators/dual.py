@@ -26,7 +26,8 @@ from clsvm.problem import Problem, Subproblem
 from clsvm.tasks import CLASSES, TASKS
 
 Vector = NDArray[np.float64]
-# A Group: dual problems that are solved together, each with the index of its coefficients in the array of all of them.
+# A Group lists dual problems that are solved together. The index with each says where its coefficients go in the array
+# of the coefficients of all problems.
 Group = list[tuple[Subproblem, Any]]
 _HARD_MARGIN = 1e30  # bound of the coefficients if C is infinite, for a hard margin
 
@@ -114,7 +115,7 @@ class Machine(KernelEstimator):
         vectors: Any = self.support_vectors_
         plan = fit.plan and layouts.unrestricted_plan(fit.plan)
         if plan and len(plan.centre) != vectors.shape[1]:
-            plan = None  # _solver_rows removed empty columns, so this layout is for the remaining columns only
+            plan = None  # the layout is for rows without empty columns, which _solver_rows removed
         if isinstance(kernel, Precomputed):
             vectors = support
             self._rows_of_fit = X if self._user_kernel else None

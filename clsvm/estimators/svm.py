@@ -285,10 +285,11 @@ class NuSVC(_Classifier):
         return nu_svc(signs, float(self.nu), bounds)
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Divide coefficients b (problems, n) and offsets by the margin; a margin that is not positive counts as 1.
+        """Divide coefficients b (problems, n) and offsets by the margin (rho[:, 0] - rho[:, 1]) / 2.
 
-        Decision values without offset are rho[:, 0] and rho[:, 1] on the margin's two boundaries. The returned
-        coefficients and offsets (problems,) give decision values 1 and -1 there.
+        A margin that is not positive counts as 1. The margin has two boundaries, where decision values without offset
+        are rho[:, 0] and rho[:, 1]. The returned coefficients and offsets (problems,) give decision values 1 and -1
+        there.
         """
         r = self._margins(rho)
         r = np.where(r > 0, r, 1.0)
@@ -313,8 +314,8 @@ def _pair_groups(class_pairs: Sequence[Pair], counts: checks.Indices, whole: boo
     """Yield the class pairs of groups of binary problems; the problems of a group are solved together.
 
     ``class_pairs`` has the positive and negative class of each problem. ``counts`` (k,) has the number of rows of each
-    class. A group has about COEFFICIENTS coefficients or MIN_PROBLEMS problems, whichever is more. If ``whole`` is
-    true, all problems are in one group.
+    class. A group has about COEFFICIENTS coefficients, or more if these belong to fewer than MIN_PROBLEMS problems.
+    If ``whole`` is true, all problems are in one group.
     """
     rows = np.array([counts.sum() if j is None else counts[i] + counts[j] for i, j in class_pairs])
     size = max(COEFFICIENTS, MIN_PROBLEMS * int(rows.mean()))

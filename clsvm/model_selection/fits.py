@@ -242,7 +242,7 @@ class Fits:
         return copied.results
 
     def _with_device(self, job: Job, device: Any) -> Job:
-        """Return the fit, its estimator set to this device unless the parameter grid sets the device."""
+        """Return a copy of the job whose estimator uses ``device``; the job itself if the grid sets the device."""
         if "device" in self.candidates[job.candidate]:
             return job
         return job._replace(estimator=clone(job.estimator).set_params(device=device))
@@ -257,7 +257,7 @@ class Fits:
         try:
             if group.key != UNSHARED:
                 yield from self.run_shared(group)
-        except FIT_ERRORS as error:  # the estimator's own fit can still succeed
+        except FIT_ERRORS as error:  # the fits may still succeed one by one, below
             reason = str(error) or type(error).__name__
         for job in group.jobs:
             if job.id not in self.results:
@@ -268,7 +268,9 @@ class Fits:
                 yield
 
     def _groups(self, only: Sequence[JobId] | None = None) -> list[Group]:
-        """Return the fits that have no result yet, grouped by their keys. The group of unshared fits comes last.
+        """Return the fits that have no result yet, in groups of fits that share work (:meth:`key`).
+
+        Fits that share no work come last, each in a group of its own.
 
         ``only`` lists the numbers (candidate, fold) of the fits to return; None means all fits.
         """
@@ -323,10 +325,10 @@ class Fits:
             return error
 
     def reduced(self, found: FoldResult, decoder: Decoder) -> FoldResult:
-        """Return ``found`` with predicted classes, and with the result of decision_function in ``values``.
+        """Replace the decision values of pairs of classes in ``found``, which saves memory, and return the result.
 
-        For many pairs of classes this saves memory. Without pairs, or if ``keep_pairs`` is set, return ``found``
-        unchanged.
+        The predicted classes and the result of decision_function take their place. If the fit has no problem for each
+        pair of classes, or if ``keep_pairs`` is set, return ``found`` unchanged.
         """
         if self.keep_pairs or not decoder.of_pairs:
             return found

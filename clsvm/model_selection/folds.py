@@ -41,7 +41,7 @@ from clsvm.solvers.result import Result
 from clsvm.tasks import TASKS
 
 Vector = NDArray[np.float64]
-# Most bytes of solutions that are kept as starts of other fits.
+# Largest total size in bytes of the solutions that are kept to start other fits from.
 MAX_START_BYTES = 256 << 20
 EQUAL = 1e-12  # two coefficients count as equal if they differ by less than this share of their size
 MAX_OUTPUTS = 64  # most outputs of a Falkon problem; with more, kernel values are a small part of the work anyway
@@ -87,7 +87,7 @@ class Folds(Fits):
                 if not solved:
                     continue
                 last.pop(job.candidate, None)
-                # Each solution has 5 arrays as large as q: lo, hi, q, b and f.
+                # Each solution has 5 arrays of the same size: lo, hi, q, b and f.
                 if (len(last) + 1) * sum(5 * one.problem.q.nbytes for one in solved) <= MAX_START_BYTES:
                     last[job.candidate] = solved
                 values, offsets = zip(*(one.decision_values(job.estimator) for one in solved), strict=True)
@@ -155,8 +155,9 @@ class FoldSolution(NamedTuple):
         ``problem`` has other bounds or other training rows than the problem of this solution.
 
         Free coefficients are scaled by the ratio of the bounds, and bounded coefficients move to the new bound. A row
-        that is new in ``problem`` starts at lo, at hi or at 0, according to its gradient f. If ``problem`` fixes
-        another sum of the coefficients, coefficients of the rows nearest to the margin are changed to give this sum.
+        that is new in ``problem`` starts at lo, at hi or at 0, according to its gradient f. If the equality
+        constraint of ``problem`` requires another sum than these coefficients have, coefficients of the rows nearest to
+        the margin are changed.
 
         The setting ``start`` has the coefficients to start from. The setting ``known_gradient`` has scaled coefficients
         of this solution, and the gradient f for them. The solver updates this f by one row of K for each coefficient
@@ -183,7 +184,8 @@ class FoldSolution(NamedTuple):
         b, f = found.b, found.f.copy()
         rows = certificate.rows_to_check(problem, b, f, np.full(problem.n, found.error_bound), settings["tol"])
         rows[stored_rows] = True
-        rows |= found.dtype == "float64"  # updates in float64 add rounding errors to f in all rows: check all
+        # Marks are made for rounding of kernel values alone. In float64, rounding of the updates of f is as large.
+        rows |= found.dtype == "float64"
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
         optimality = certificate.of(problem, b, f)
         if found.status is Status.TOLERANCE and optimality.violation <= settings["tol"]:
@@ -234,7 +236,7 @@ class NystromFolds(Fits):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        # candidate -> kernel function, and a hash of the parameters that choose inducing points
+        # candidate -> (kernel function, hash of the parameters that choose inducing points)
         self._kernels: dict[int, tuple[Any, str]] = {}
 
     def key(self, job: Job) -> tuple[Any, ...]:
@@ -271,7 +273,8 @@ class NystromFolds(Fits):
         """Solve several fits as the outputs of one problem, and store their results.
 
         ``last`` maps a fold to the coefficients (k, m) of its last fit, from which the solve starts. If the solve
-        stalls and the device has a more precise dtype, store nothing, so that the estimator's own ``fit`` is called.
+        stalls and the device has a more precise dtype, store no results. The search then calls the estimator's own
+        ``fit``.
         """
         began, estimator, folds = perf_counter(), part[0].estimator, [job.fold for job in part]
         start = np.concatenate([last[fold] for fold in folds]) if last.keys() >= {*folds} else None

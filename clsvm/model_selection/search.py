@@ -169,8 +169,8 @@ class SVCSearchCV(_SearchCV):
         runs fits with scikit-learn's callbacks. ``checkpoint`` must be None in both cases. Fits with
         ``multi_class="crammer_singer"`` and small problems of more than two classes share no work.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose
-        As in GridSearchCV. A scoring function gets row numbers in place of X, and an estimator that predicts from row
-        numbers. This estimator lacks the parameters of the fitted one.
+        As in GridSearchCV. A scoring function gets row numbers in place of X, and a substitute estimator that predicts
+        from row numbers. The substitute has no parameters such as C.
     n_jobs, pre_dispatch
         As in GridSearchCV if GridSearchCV runs the fits, else without effect.
     checkpoint : path or None
@@ -199,8 +199,8 @@ class FalkonSearchCV(_SearchCV):
     Parameters
     ----------
     estimator : estimator of clsvm, or pipeline
-        A Falkon estimator, or a Pipeline that ends in one. GridSearchCV runs the fits of a Pipeline and fits with
-        scikit-learn's callbacks. ``checkpoint`` must be None in both cases.
+        A Falkon estimator, or a Pipeline that ends in one. The fits of a Pipeline, and fits with scikit-learn's
+        callbacks, run separately in GridSearchCV. ``checkpoint`` must be None in both cases.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose, n_jobs, pre_dispatch, checkpoint
         As in :class:`SVCSearchCV`.
 
@@ -258,7 +258,7 @@ class LookupSearch(GridSearchCV):
 
 
 def _if_estimator_has_it(method: Any) -> Any:
-    """Make a method of :class:`LookupEstimator` available only if the replaced estimator has one of this name."""
+    """Make a method of :class:`LookupEstimator` available only if ``original`` has a method of this name."""
     return available_if(lambda fold: hasattr(fold.original, method.__name__))(method)
 
 
@@ -307,9 +307,9 @@ class LookupEstimator(BaseEstimator):
         return self
 
     def fit(self, numbers: Rows, y: Any = None, **params: Any) -> Self:
-        """Look up the result of the fit to the training rows ``numbers``, and raise its exception if it failed.
+        """Find the stored result of the fit to the training rows with these ``numbers``. No fit runs.
 
-        Do nothing for a refit.
+        If that fit failed, raise its exception. ``y`` and ``params`` are not used. For a refit to all rows, do nothing.
         """
         fold = self.folds.fold_of(np.asarray(numbers)[:, 0]) if self.candidate >= 0 else None
         if fold is not None:
@@ -327,7 +327,7 @@ class LookupEstimator(BaseEstimator):
         return self.decoder_.classes
 
     def _entries(self, entries: NDArray[Any], numbers: Rows) -> Any:
-        """Return the values for the row ``numbers`` (n, 1). ``entries`` has a value for each row in ``rows_``."""
+        """Return the ``entries`` of the rows with these ``numbers`` (n, 1). There is one for each row in ``rows_``."""
         return entries[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])]
 
     def predict(self, numbers: Rows) -> Any:

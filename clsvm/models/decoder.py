@@ -149,7 +149,10 @@ class Strip(NamedTuple):
 
 
 def strips(values: Vector, k: int) -> Iterator[Strip]:
-    """Yield the decision values (rows, pairs) of all pairs of k classes as strips, one for each class but the last."""
+    """Divide the decision values (rows, pairs) of all pairs of k classes into strips (:class:`Strip`), and yield them.
+
+    Each class i but the last has one strip, which holds the pairs (i, j) with j > i.
+    """
     for i in range(k - 1):
         first = first_pair(k, i)
         yield Strip(i, slice(i + 1, k), values[:, first : first + k - 1 - i].T)
@@ -166,7 +169,7 @@ def blocks(k: int, most: int) -> list[tuple[slice, slice]]:
 
 
 def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offsets: Vector, k: int) -> Iterator[Strip]:
-    """Yield the strips of all pairs of a class in the block ``own`` and a class in the block ``others``.
+    """Yield the strips (:class:`Strip`) of all pairs of a class in block ``own`` and a class in block ``others``.
 
     The decision value of a pair is the sum over the support vectors of its first class, plus the sum over the support
     vectors of its second class, plus the pair's intercept.
@@ -192,9 +195,10 @@ def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offse
 
 
 def votes(strips: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
-    """Return the number of pairs that each of k classes wins, (n, k), given the decision values of n rows as strips.
+    """Return the number of pairs of classes that each of k classes wins, (n, k), for n rows.
 
-    A decision value of 0 is a vote for the second class of the pair.
+    The decision values come in strips (:class:`Strip`), each of one class against later classes. A decision value of 0
+    is a vote for the second class of the pair.
     """
     won = np.zeros((k, n), np.int32)
     for first, others, values in strips:
@@ -206,10 +210,12 @@ def votes(strips: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
 
 
 def ovr_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
-    """Return scikit-learn's decision values (n, k) of shape "ovr", given the decision values of n rows as strips.
+    """Return scikit-learn's decision values (n, k) of shape "ovr" for n rows.
 
-    The value of a class is its number of votes plus s / (3 * (|s| + 1)). s is the sum of the decision values of the
-    class's pairs, where a positive value is for the class. A decision value of 0 is a vote for the pair's first class.
+    The decision values of pairs come in strips (:class:`Strip`), each of one class against later classes. The value of
+    a class is its number of votes plus s / (3 * (|s| + 1)). s is the sum of the decision values of the class's pairs,
+    with their sign changed where a positive value favours the other class. A decision value of 0 is a vote for the
+    pair's first class.
     The result equals that of sklearn.utils.multiclass._ovr_decision_function bit for bit.
     """
     won, sums = np.zeros((k, n), np.int32), np.zeros((k, n))
@@ -227,7 +233,7 @@ def ovr_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
 
 
 def pair_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
-    """Join the decision values of n rows and k classes, given as strips, to one array (n, pairs)."""
+    """Join strips (:class:`Strip`), each of one class against later classes, to one array (n, pairs) for n rows."""
     out = np.empty((n, k * (k - 1) // 2))
     for i, others, values in strips:
         first = first_pair(k, i) + others.start - i - 1
@@ -268,7 +274,7 @@ def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
     if not scale > 1e-12 * abs(centre):
         share = target.mean()
         return 0.0, float(np.log((1 - share) / share))
-    x = np.tile((values - centre) / scale, 2)[:, None]  # each row twice, once with each label, weighted by its target
+    x = np.tile((values - centre) / scale, 2)[:, None]  # each row with each label, weighted by Platt's target
     weights = np.concatenate([target, 1 - target])
     fitted = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
     fitted.fit(x, np.repeat([True, False], n), sample_weight=weights)

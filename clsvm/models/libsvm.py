@@ -31,7 +31,7 @@ _KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "
 _NAMES = {ours: theirs for theirs, ours in _KERNELS.items()} | {"precomputed": "precomputed"}
 _KEYS = ("svm_type", "kernel_type", "degree", "gamma", "coef0", "nr_class", "total_sv", "rho", "label", "nr_sv")
 Vector = NDArray[np.float64]
-ESTIMATES = ("probA", "probB", "prob_density_marks")  # parameters of probabilities, in the order of LIBSVM's file
+ESTIMATES = ("probA", "probB", "prob_density_marks")  # probability parameters, in the order of LIBSVM's file
 
 
 # Save
@@ -149,7 +149,7 @@ def save_model(model: Any, path: PathLike) -> None:
 
 
 def _estimates(model: KernelModel) -> dict[str, Any]:
-    """Return name -> array for the parameters of probabilities (ESTIMATES) that the model has.
+    """Return name -> array for the probability parameters that the model has, such as probA (ESTIMATES).
 
     Raises ValueError if their names or shapes do not fit the task.
     """
@@ -162,7 +162,7 @@ def _estimates(model: KernelModel) -> dict[str, Any]:
 
 
 def estimates_of(task: str, k: int) -> dict[str, int]:
-    """Return name -> length for the parameters of probabilities (ESTIMATES) of a task with k classes."""
+    """Return name -> length for the probability parameters of a task with k classes, such as probA (ESTIMATES)."""
     kind = TASKS[task].kind
     if kind == CLASSES:
         return dict.fromkeys(("probA", "probB"), k * (k - 1) // 2)

@@ -34,11 +34,14 @@ from clsvm.system import explained
 from clsvm.tasks import ONE_CLASS, TASKS
 
 Vector = NDArray[np.float64]
-Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]  # strips, number of rows, number of classes -> results
+# strips (decision values of one class against later classes), number of rows, number of classes -> results
+Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]
 
-# Strips of decision values of pairs take at most MAX_BYTES bytes, and at most 1 / SHARE of the memory limit.
+# Decision values of pairs of classes are computed for so few rows at a time that they take at most MAX_BYTES bytes, and
+# at most 1 / SHARE of the memory limit.
 MAX_BYTES, SHARE = 64 << 20, 4
-COPIES = 4  # numbers allocated for each decision value of a pair: its two sums, on the device and on the host
+# Numbers allocated for each pair of classes and row: the sum over each class's support vectors, on device and host.
+COPIES = 4
 
 
 class _Sums(NamedTuple):
@@ -172,8 +175,9 @@ class KernelModel:
     ) -> NDArray[Any]:
         """Reduce the decision values of all pairs of classes, for a few rows at a time, to an array (n, *shape).
 
-        ``reduce(strips, rows, k)`` takes the strips of a few rows, the number of these rows, and the number of classes.
-        It returns an array (rows, *shape) of ``dtype``, and allocates ``numbers_per_row`` numbers for each row.
+        ``reduce(strips, rows, k)`` takes the decision values of a few rows as an iterator of :class:`Strip`, the number
+        of these rows, and the number of classes. It returns an array (rows, *shape) of ``dtype``, and allocates
+        ``numbers_per_row`` numbers for each row.
         """
         k, out = len(self.classes), np.empty((sums.n, *shape), dtype)
         budget = min(MAX_BYTES, sums.limit // SHARE)
@@ -188,12 +192,15 @@ class KernelModel:
         return out
 
     def _strips(self, sums: _Sums, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:
-        """Yield the decision values of ``rows`` as strips. ``blocks`` is a list that decoder.blocks returned."""
+        """Yield the decision values of all pairs of classes for ``rows``, one :class:`Strip` after another.
+
+        ``blocks`` is a list of pairs of class blocks that decoder.blocks returned.
+        """
         k = len(self.classes)
         for firsts, others in blocks:
             if firsts == others and firsts.stop - firsts.start == 1:
                 continue
-            # dual_coef has no row for a class against itself, so its row against a later class c is row c - 1.
+            # A class has no row of dual_coef against itself, so row c - 1 is for a later class c.
             first = others.start - (firsts != others)
             first_sums = other_sums = sums.respond(rows, firsts, slice(first, others.stop - 1))
             if firsts != others:

@@ -126,7 +126,7 @@ def load_model(path: PathLike) -> KernelModel:
         If the file cannot be read.
     """
     with explained(f"reading {path}"), open(path, "rb") as stream:
-        if not stream.peek().startswith(_ARCHIVE):  # passes the open stream on, since a pipe cannot be reopened
+        if not stream.peek().startswith(_ARCHIVE):  # a LIBSVM file; its reader takes the stream: a pipe opens once
             return libsvm.read_model(path, files.text_stream(stream, path, "a model"))
         content = stream.read()
     try:
@@ -142,7 +142,7 @@ def load_model(path: PathLike) -> KernelModel:
 def _arrays(model: KernelModel) -> dict[str, Any]:
     """Return key -> array for all arrays of the model's file, little-endian and contiguous."""
     if not isinstance(model.kernel, Kernel):
-        raise ValueError(f"clsvm's model files hold kernel functions, got {model.kernel!r}")
+        raise ValueError(f"clsvm's model files hold models with a clsvm.Kernel only, got {model.kernel!r}")
     record = json.dumps(model.kernel.record())
     made: dict[str, Any] = {"format": FORMAT, "version": VERSION, "kernel": record, "dtype": model.dtype}
     made |= {"task": model.task, "dual_coef": model.dual_coef, "intercept": model.intercept}
@@ -280,13 +280,14 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
 
 
 def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
-    """Return by name the file's parameters of probabilities (libsvm.ESTIMATES); none if the model has no probabilities.
+    """Return name -> array for the file's probability parameters, such as probA (libsvm.ESTIMATES).
 
-    Raises ValueError unless the file has all of the task's parameters or none.
+    The dict is empty if the model has no probabilities. Raises ValueError unless the file has all of the task's
+    parameters or none.
 
     k: number of classes.
-    pairs: whether the model has a problem for each pair of classes, or a single problem. Other models have no
-        probabilities, so that any parameter is an error.
+    pairs: true if the model has a problem for each pair of classes, and also if it has only one problem. Other models
+        have no probabilities, so that any parameter is an error.
     """
     present, lengths = file.arrays.keys() & set(ESTIMATES), estimates_of(task, k) if pairs else {}
     expected = ", ".join(lengths) or "none"

@@ -68,8 +68,8 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
     Raises
     ------
     ValueError
-        If there is no such product, layout or dtype; if the kernel function or profile does not allow the given one; or
-        if the layout needs several OpenCL kernels for a value of K.
+        If there is no such product, layout or dtype; if the kernel function or the profile does not support one of
+        them; or if the layout needs several OpenCL kernels for a value of K.
     """
     for got, allowed in ((product, PRODUCTS), (kind, LAYOUTS), (dtype, ("float32", "float64"))):
         if got not in allowed:
@@ -106,7 +106,10 @@ def _words(kernel: Kernel, layout: Layout) -> dict[str, str]:
 
 
 def _arguments(text: str, options: dict[str, str], words: dict[str, str]) -> Iterator[str]:
-    """Yield a line for each argument of the OpenCL kernel ``gram``: position, type, name and description."""
+    """Yield a line for each argument of the OpenCL kernel ``gram``: position, type, name and description.
+
+    ``text`` is the program's text, ``options`` are its -D options, and ``words`` maps argument names to descriptions.
+    """
     real = "double" if "REAL64" in options else "float"
     wide = "float2" if "WIDE_PAIR" in options else "double"
     names = {"real": real, "term": real, "wide": wide, "INDEX": options["INDEX"]}

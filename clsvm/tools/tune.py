@@ -69,9 +69,10 @@ def _tiles(shape: str) -> Callable[[Profile], Iterator[Profile]]:
 
 
 def _product(working: int, d: int) -> Callable[[Stream, int], Launch]:
-    """Return a function that prepares the product of a kernel matrix K(X, U) with weights, without storing K.
+    """Return a function prepare(stream, n) that makes the buffers of a product of K(X, U) with weights.
 
-    U has ``working`` right-hand rows. X has d columns, and is generated from a seed.
+    It returns a function that runs the product once, without storing the kernel matrix K(X, U). U has ``working``
+    rows. X has d columns, and is generated from a seed.
     """
 
     def prepare(stream: Stream, n: int) -> Launch:
@@ -105,16 +106,16 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class FamilyResult:
-    """Hold the result of tuning one product (:class:`Family`).
+    """Hold the result of tuning one kind of product with a kernel matrix (:class:`Family`).
 
     Attributes
     ----------
     family
         name of the product.
     default
-        seconds of the product with the default sizes; NaN if there was no time for two candidates.
+        seconds of the product with the default tile sizes; NaN if there was no time for two candidates.
     best
-        seconds of the product with the chosen sizes; NaN if there was no time for two candidates.
+        seconds of the product with the chosen tile sizes; NaN if there was no time for two candidates.
     choice
         profile field -> chosen value, for the fields that the search changed.
     """
@@ -181,7 +182,8 @@ def tune(
 def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[FamilyResult, Profile]:
     """Time a product with each candidate profile until perf_counter() reaches ``end``.
 
-    Return the result, and the profile that was chosen.
+    Return the times as a FamilyResult, and the fastest profile. The given profile stays unless another is clearly
+    faster.
     """
     timed: list[tuple[Profile, Launch, list[float]]] = []  # of each candidate: profile, launch, seconds of runs
     with ExitStack() as stack:
