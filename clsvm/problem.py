@@ -40,13 +40,14 @@ class Constraint(enum.Enum):
     def has_offset(self) -> bool:
         """Return whether the decision functions have offsets that the fit determines.
 
-        An offset is the multiplier of a fixed sum of coefficients over rows. COUPLED fixes sums over problems instead.
+        An offset is the multiplier of a fixed sum of coefficients over rows. The constraint COUPLED, of Crammer and
+        Singer's SVM, fixes sums over problems instead.
         """
         return self in (Constraint.BIAS, Constraint.SPLIT)
 
     @property
     def groups(self) -> int:
-        """Return the number of groups of rows, which have an offset each: 2 for SPLIT, else 1."""
+        """Return the number of groups of rows that have an offset each: 2 for the constraint SPLIT, else 1."""
         return 2 if self is Constraint.SPLIT else 1
 
 
@@ -67,7 +68,8 @@ class Problem:
     epsilon
         factor of sum |b_i|: epsilon of epsilon-SVR, else 0.
     start
-        feasible coefficients (problems, n), whose sums define ``total``; None stands for zeros.
+        feasible coefficients (problems, n); None stands for zeros. The constraint fixes sums of
+        coefficients at their values in ``start``.
     """
 
     lo: Vector
@@ -83,17 +85,20 @@ class Problem:
 
     @property
     def groups(self) -> int:
-        """Return the number of groups of rows, which have an offset each: 2 for SPLIT, else 1."""
+        """Return the number of groups of rows that have an offset each: 2 for the constraint SPLIT, else 1."""
         return self.constraint.groups
 
     @property
     def initial(self) -> Vector:
-        """Return feasible coefficients (problems, n), whose sums define ``total``."""
+        """Return feasible coefficients (problems, n): ``start``, or zeros if it is None."""
         return np.zeros_like(self.q) if self.start is None else self.start
 
     @property
     def total(self) -> Vector:
-        """Return the sums of coefficients (problems, groups): of all rows or, for SPLIT, of two groups of rows."""
+        """Return the sum of the coefficients of each group of rows, (problems, groups).
+
+        The constraint SPLIT divides the rows into two groups; otherwise all rows are one group.
+        """
         start = self.initial
         if self.groups == 1:
             return np.asarray(start.sum(axis=1, keepdims=True))
@@ -150,12 +155,13 @@ class Problem:
     def feasible(self, b: Vector) -> Vector:
         """Return feasible coefficients (problems, n) near ``b``, from which a solve can start.
 
-        If ``start`` defines the fixed sums, :func:`filled` brings the coefficients to these sums. Otherwise the
-        coefficients are clipped to the bounds first, and the sums become 0:
+        If the problem has a ``start``, :func:`filled` brings the coefficients to the same sums as those of ``start``.
+        Without it, the fixed sums are 0. The coefficients are clipped to the bounds, then changed by the constraint:
 
-        - BIAS: the positive or the negative coefficients, whichever have the larger sum, are scaled down;
-        - COUPLED: the coefficient of each row's own class becomes minus the sum of the row's other coefficients. If it
-          would exceed its bound, the others are scaled down first.
+        - BIAS, a fixed sum for each problem: the positive or the negative coefficients, whichever have the larger sum,
+          are scaled down;
+        - COUPLED, a fixed sum for each row: the coefficient of the row's own class becomes minus the sum of the row's
+          other coefficients. If it would exceed its bound, the others are scaled down first.
         """
         if self.start is not None:
             totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)
@@ -187,13 +193,13 @@ class Problem:
         return np.clip(np.where(b == hi, self.hi, np.where(b == lo, self.lo, b)), self.lo, self.hi)
 
     def restore_sums(self, b: Vector, f: Vector, rho: Vector) -> Vector:
-        """Return ``b`` (problems, n) clipped to the bounds, with sums of coefficients set to ``totals`` again.
+        """Return ``b`` (problems, n) clipped to the bounds, with each fixed sum set to its value in ``totals`` again.
 
-        The coefficients of the rows with the smallest |f - rho| change, as far as the bounds allow. The constraint must
-        not be COUPLED.
+        Coefficients with the smallest |f - rho| change first, as far as the bounds allow. The constraint must not be
+        COUPLED, which has no offsets.
 
         f: gradients (problems, n).
-        rho: offsets (problems, groups).
+        rho: offset of each group of rows, (problems, groups).
         """
         b = np.clip(b, self.lo, self.hi)
         group, distance = self.group, np.abs(f - self.offset(rho))
@@ -210,7 +216,8 @@ class Problem:
     def offset(self, rho: Vector) -> Vector:
         """Return each row's offset in each problem, (problems, n), given the offsets ``rho`` (problems, groups).
 
-        SPLIT divides the rows into two groups; otherwise all rows are one group. The constraint must not be COUPLED.
+        The constraint SPLIT divides the rows into two groups; otherwise all rows are one group. The constraint must not
+        be COUPLED, which has no offsets.
         """
         return np.asarray(rho.ravel()[self.group])
 

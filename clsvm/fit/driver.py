@@ -257,7 +257,8 @@ def _solve_large(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
             if len(context.subproblems) > 1 and context.seconds_left() <= 0:
                 break
             some, rows = context.subproblems[indices[0]].rows, context.X
-            # The host may finish a subproblem of at most host.MOST rows, so its rows are not taken from the copy.
+            # The host may finish a subproblem of at most host.MOST rows. So its rows are taken from X in host memory,
+            # not from the copy of X on the device.
             if copied is not None and len(some) > host.MOST:
                 rows = copied[some] if len(some) < len(copied) else copied
             elif len(some) < context.X.shape[0] and not context.shards:
@@ -316,10 +317,10 @@ def _solve_same_rows(context: FitContext, dtype: str, worker: Worker, indices: l
             worker.plan = worker.plan or prepared.plan
 
 
-# Subproblems take their kernel values from a stored kernel matrix K of all rows under three conditions.
-# Condition 1: a row of X takes the memory of at least LONG_ROWS kernel values.
-# Condition 2: the subproblems' own kernel matrices have together at least COMMON_VALUES times as many values as K.
-# Condition 3: K fits in the share K_SHARE of the free memory.
+# K of all rows is computed once for all subproblems if three conditions hold.
+# LONG_ROWS: a row of X takes the memory of at least LONG_ROWS kernel values.
+# COMMON_VALUES: the kernel matrices of all subproblems together have at least COMMON_VALUES times as many values as K.
+# K_SHARE: K of all rows takes at most the share K_SHARE of the free memory.
 LONG_ROWS, COMMON_VALUES, K_SHARE = 128, 1.3, 0.25
 WIDE = 4096  # most columns of X for which the host computes a sample of K, since the host makes sparse rows dense
 
@@ -348,10 +349,11 @@ def _solve_small(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
 
 
 def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
-    """Return the layout plan with which K of all rows is computed once, or None if that costs more than it saves.
+    """Return the layout plan for computing K of all rows once, or None if that costs more than it saves.
 
-    K of all rows is computed only on devices of kernel style "simd", and if three conditions hold. The kernel matrices
-    of the subproblems together have more values than K, rows are long, and K takes a small part of the memory.
+    All subproblems then take their kernel values from this K. It is computed only on devices of kernel style "simd",
+    and if three conditions hold: the kernel matrices of the subproblems together have more values than K, rows are
+    long, and K takes a small part of the memory.
 
     plans: the layout plan for products with all rows, and the plan for rows that are gathered for a subproblem.
     sizes: number of rows of each subproblem.
@@ -373,7 +375,7 @@ def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], 
 
 
 class _SmallSolver:
-    """Solve small subproblems on one device in one dtype, starting from their results so far.
+    """Solve small subproblems on one device in one dtype, each from the coefficients that it has so far.
 
     Attributes
     ----------
@@ -445,7 +447,7 @@ class _SmallSolver:
         for index in todo:
             one, before = context.subproblems[index], context.results.get(index)
             if before is None and self.gram.rows.dtype == "float32" and self.stream.profile.wide == "double":
-                continue  # the next pass solves it by SMO in float64 on the device
+                continue  # the next pass solves this subproblem by SMO in float64 on the device
             shape = len(one.rows), context.X.shape[1]
             result = before and before.with_precision_status(rounding, options)
             share = host.tol_share(context.kernel, shape, before, result, self.quick and context.few)
@@ -457,7 +459,7 @@ class _SmallSolver:
                 context.store(index, replace(result, status=Status.MAX_TIME) if timed_out else result)
 
     def _one_on_host(self, index: int, share: float) -> Result:
-        """Solve the subproblem with the index ``index`` on the host, from its result so far.
+        """Solve the subproblem with the index ``index`` on the host, from the coefficients that it has so far.
 
         The solve ends at the KKT violation ``share * tol``.
         """
@@ -485,7 +487,7 @@ class _SmallSolver:
 
     @cached_property
     def _host_blocks(self) -> HostBlocks:
-        """Make an object that computes blocks of K on the host, or all of K at once if that is quick."""
+        """Make an object that computes blocks of K on the host. If that is quick, it may compute and store all of K."""
         X, plan = self.context.X, self.worker.plan
         return HostBlocks(X, self.context.kernel, plan.centre if plan else np.zeros(X.shape[1]), self.quick)
 

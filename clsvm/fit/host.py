@@ -35,10 +35,11 @@ COPIES = 4  # number of matrices as large as K that a solve needs in memory, in 
 EXTRA_STEPS = 4096
 # If a result within tol has a relative gap above COARSE_GAP, the host solves on to the KKT violation FINE_TOL * tol.
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
-FEW_ROWS, FEW_COARSE = 256, 1e-5  # FEW_COARSE replaces COARSE_GAP for at most FEW_ROWS rows, which take milliseconds
+# With at most FEW_ROWS rows such a solve takes milliseconds, so FEW_COARSE takes the place of COARSE_GAP.
+FEW_ROWS, FEW_COARSE = 256, 1e-5
 SEVERAL = 200  # in a fit of more subproblems than this, the host does not solve more accurately than tol
 EPS = certificate.EPS
-# K is centred if, for any row of K, |mean of the row| >= CONSTANT_SHARE * (mean diagonal of the centred K).
+# K is centred if the |mean| of a row is large: at least CONSTANT_SHARE times the mean diagonal entry of the centred K.
 CONSTANT_SHARE = 0.25
 QUICK = 1 << 26  # a K of at most so many multiply-adds takes the host less time than building an OpenCL program
 ON_HOST = 1 << 28  # most multiply-adds of a K that the host computes if the device could compute it too
@@ -60,9 +61,9 @@ def computes_quickly(stream: Stream, shape: tuple[int, int]) -> bool:
 def tol_share(
     kernel: Kernel | Precomputed, shape: tuple[int, int], found: Result | None, checked: Result | None, quick: bool
 ) -> float | None:
-    """Return the share s if the host shall continue a solve to the KKT violation s * tol, else None.
+    """Return the share s of tol if the host shall continue a solve to the KKT violation s * tol, else None.
 
-    The host continues a result that stalled. If the host is ``quick``, it also continues a result within tol that has a
+    The host continues a result that stalled. If ``quick`` is true, it also continues a result within tol that has a
     large relative gap. If float64 rounding on the device leaves a result uncertain, the host continues if its K has
     smaller rounding errors.
 
@@ -70,6 +71,7 @@ def tol_share(
     found: the result of SMO on the device, None if SMO could not begin.
     checked: ``found`` with its status after the check for float64 rounding errors
         (:meth:`Result.with_precision_status`).
+    quick: whether a more accurate result would cost the host little time.
     """
     if found is None or checked is None:
         return 1.0
@@ -119,7 +121,8 @@ class KernelValues(NamedTuple):
         size = float((self.K.diagonal() - 2 * means + means.mean()).mean())  # the mean of the centred diagonal
         if np.abs(means).max() < CONSTANT_SHARE * size:
             return self
-        shift = means - (means.mean() + size) / 2  # K gets the mean ``size``; with mean 0 it would be singular
+        # ``shift`` is subtracted from rows and columns. K then has the mean ``size``, since a K of mean 0 is singular.
+        shift = means - (means.mean() + size) / 2
         return self._replace(K=self.K - shift[:, None] - shift, shift=shift)
 
 
@@ -175,7 +178,7 @@ class HostFit:
                 settings.save(best)
             raise
         b, f = found.b, found.f
-        if values.shift is not None:  # add the constant b'shift, which centring K subtracted from all f of a problem
+        if values.shift is not None:  # centring K lowered all f of a problem by b'shift, so add it
             f = f + (b @ values.shift)[:, None]
         at = certificate.evaluate(problem, b, f)
         seconds, primal, dual = perf_counter() - began, float(at.primal.sum()), float(at.dual.sum())

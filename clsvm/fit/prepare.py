@@ -129,7 +129,7 @@ class PreparedFit:
 
         SMO does not suffice if it stalls, takes very many iterations, cannot begin in this dtype, or ends with a large
         relative gap. Return None if a finer dtype shall solve the problem. Raises ValueError if targets or weights are
-        near the largest number of a device without double precision.
+        near the largest float32, on a device without double precision.
 
         settings: fields of Settings for this solve alone, among them start, max_iter and max_time.
         """
@@ -167,7 +167,11 @@ class PreparedFit:
             )
 
     def _host_share(self, found: Result | None, most: int) -> float | None:
-        """Return s if the host shall continue SMO's result to the KKT violation s * tol, None if that gains nothing."""
+        """Return s <= 1 if the host shall continue to the KKT violation s * tol, None if that gains nothing.
+
+        found: the result of SMO on the device, from which the host would continue; None if SMO could not begin.
+        most: the caller's limit on SMO iterations, -1 for no limit.
+        """
         checked = found and found.with_precision_status(self._double_error, self.settings)
         unfinished = replace(found, status=Status.STALLED) if found and found.unfinished(most) else found
         quick = self.settings.gap_tol is None and host.computes_quickly(self.stream, self._X.shape)

@@ -59,7 +59,10 @@ class Worker:
             self.seconds[part] = self.seconds.get(part, 0.0) + spent / times
 
     def add(self, others: Sequence[Worker]) -> None:
-        """Add the work of devices that ran at the same time: the mean of their seconds, the largest of their peaks."""
+        """Include the work of ``others``, devices that ran at the same time.
+
+        Their mean seconds are added to ``seconds``. ``peak`` rises to the largest of their peaks of memory.
+        """
         for one in others:
             self.plan = self.plan or one.plan
             self.add_seconds(one.seconds, len(others))
@@ -89,7 +92,7 @@ class Fitted:
 
     def __init__(self, results: Sequence[Result], run: Worker, seconds: float, before: Fitted | None = None) -> None:
         self.results, self.run, self.plan, self._seconds = results, run, run.plan, seconds
-        none = np.zeros((0, 0))  # replaces b and f: pairs of classes are fitted in groups to save this memory
+        none = np.zeros((0, 0))  # stands for the coefficients b and gradients f, to save their memory
         self._all, self._reasons = [replace(one, b=none, f=none) for one in results], {run.reason: None}
         if before:
             self._all, self._reasons = before._all + self._all, before._reasons | self._reasons
@@ -160,7 +163,7 @@ class FitContext:
     batch_size
         number of subproblems in a batch that keep a device busy.
     few
-        whether small subproblems are few enough for the host to solve them more accurately than to tol.
+        whether there are so few small subproblems that the host may solve them to a smaller KKT violation than tol.
     shards
         whether the rows are in shards.
     """

@@ -36,7 +36,7 @@ from clsvm.solvers.newton import Face, Factor, Rows, factor_with_ridge
 
 Flags = NDArray[np.bool_]
 EPS = certificate.EPS
-# In the first round at most MIN_JOINED coefficients leave a bound to rise, and at most MIN_JOINED to fall.
+# In the first round of a solve, at most MIN_JOINED coefficients at a bound become free to rise, and as many to fall.
 MIN_JOINED = 16
 MAX_FIXED = 128  # when this many coefficients have reached bounds, K among the free coefficients is factored anew
 RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3  # relative ridge on K's diagonal; its factor of growth in a round without progress
@@ -100,7 +100,8 @@ def solve(
         best = best._replace(steps=steps)
         if optimality.violation <= CLOSE * tol or stuck > STUCK or not should_continue(best) or steps >= most:
             return best
-        if stuck > PAIRS and stuck % 2:  # a step of the most violating pair lowers the dual in any case
+        # Every second round without progress moves only the most violating pair, since this always lowers the dual.
+        if stuck > PAIRS and stuck % 2:
             entering = state.pair(optimality)
             made_steps, fixed = _descend(state, np.zeros_like(optimality.inside), entering, RIDGE, 1)
         else:
@@ -120,7 +121,7 @@ def solve(
 
 
 class _State:
-    """Hold the coefficients and gradients of all problems as vectors of problems * m entries."""
+    """Hold the coefficients and gradients of all problems over m rows, as vectors of problems * m entries."""
 
     def __init__(self, K: Vector, problem: Problem, b: Vector) -> None:
         self.K, self.m, self.max_diagonal = K, K.shape[0], float(np.abs(K.diagonal()).max(initial=0.0))
@@ -131,7 +132,8 @@ class _State:
     def refresh(self) -> None:
         """Correct rounding errors in the fixed sums of b, then compute f = K b + q.
 
-        If all coefficients of a sum are at bounds except for rounding, they are moved to these bounds instead.
+        If rounding alone keeps all coefficients of a sum from their bounds, they move to these bounds, and the sum is
+        left as it is.
         """
         sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
         for g in np.flatnonzero(sums != self.total):
@@ -146,7 +148,7 @@ class _State:
             excess = snapped_b.sum() - self.total[g]
             if at_bound(snapped_b).all() and abs(excess) <= 2 * slack:
                 self.b[in_group] = snapped_b
-                continue  # a correction would make a coefficient at its bound seem free
+                continue  # correcting the sum would move a coefficient off its bound, so that it would seem free
             distance = b - lo if excess > 0 else hi - b
             order = np.lexsort((-distance, at_bound(b)))  # free coefficients first, each kind by falling ``distance``
             b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(distance[order]), abs(excess)), prepend=0.0)
@@ -168,7 +170,7 @@ class _State:
         """
         inside, entering, middle = optimality.inside, np.zeros(len(self.b), np.int8), optimality.offset
         if optimality.fixed_sums:
-            # With the middle of the extreme derivatives as the offset, both rising and falling entries are chosen.
+            # With an offset midway between the extreme derivatives, some entries are chosen to rise and some to fall.
             with np.errstate(invalid="ignore"):
                 between = (optimality.least + optimality.most) / 2
             middle = np.where(np.isfinite(between), between, optimality.rho)[optimality.group]
@@ -240,12 +242,12 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
     factor = _factorize(hessian, ridge * len(F), largest or 1.0)
     face = Face(factor, state.f[F] + epsilon_term, group, len(present) if sums else 0, REFINEMENTS)
     fixed, zeros, made_steps = np.zeros(len(F), bool), np.zeros(len(F)), 0
-    # A coefficient of ``entering`` that would move in the wrong direction is fixed at its bound at once.
+    # A coefficient of ``entering`` that the step would take beyond its bound is fixed at this bound at once.
     for _ in range(MAX_FIXED + len(F)):
         d = face.minimum(fixed, zeros)
         if d is None:
             break
-        if sums:  # the step d must have sums of 0, so remove their rounding errors
+        if sums:  # the sum of d in each group must be 0, so remove its rounding error
             free_count = np.bincount(group[~fixed], minlength=len(present))
             for _ in range(2):
                 excess = np.bincount(group, d, len(present)) / np.maximum(free_count, 1)

@@ -46,7 +46,8 @@ LAUNCH = 20  # a launch makes at most LAUNCH * W SMO iterations for a subproblem
 PER_UNIT, ROWS = 2, 16384  # a batch has PER_UNIT subproblems for each compute unit, or about ROWS rows if that is more
 IN_CACHE = 256 << 10  # the rows of a subproblem stay in a core's cache if they take at most IN_CACHE bytes
 SAMPLE, SAFETY = 16, 2  # about SAMPLE rows measure the rounding errors; SAFETY multiplies the largest error found
-MANY = 2 * certificate.SAMPLE  # with more than MANY support vectors, certificate.sample chooses the sampled rows
+# With more than MANY support vectors, certificate.sample chooses the rows whose rounding errors are measured.
+MANY = 2 * certificate.SAMPLE
 REUSE = 1.5  # a freed buffer is reused if its size is at most REUSE times the requested size
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
 ON_HOST = 1 / 8  # number of float64 kernel values that the host computes while the device lays out one entry of X
@@ -60,7 +61,8 @@ class Request(NamedTuple):
     tol
         KKT violation to reach.
     max_iter
-        most SMO iterations of a subproblem; -1 for ``Profile.patience`` times W, its padded number of rows.
+        most SMO iterations of a subproblem. -1 stands for ``Profile.patience`` times the subproblem's padded number of
+        rows.
     kernel_scale
         rounding error of a kernel value in units of eps of the kernel dtype.
     exact
@@ -69,8 +71,8 @@ class Request(NamedTuple):
     sample
         function that computes K[rows, columns] in float64 on the host, for few rows; or None.
     sizes
-        sizes of all rows (n,) by Kernel.sizes, or None. If a subproblem has many support vectors, its float64 check
-        samples rows by these sizes. Kernel values of large rows have the largest rounding errors.
+        sizes of all rows, mostly their squared norms (Kernel.sizes), (n,); or None. With sizes, the float64 check of a
+        subproblem with many support vectors can sample the rows that have the largest rounding errors.
     should_stop
         function that is called after each launch. If it returns True, the batch ends with its results so far.
     description
@@ -162,7 +164,7 @@ def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[tup
     stream, itemsize, first = gram.stream, np.dtype(gram.rows.dtype).itemsize, 0
     while first < len(order):
         W = _width(gram, sizes[order[first]])
-        panel = gram.panel_bytes(2 * W) - gram.panel_bytes(W)  # bytes of the rows of one further subproblem
+        panel = gram.panel_bytes(2 * W) - gram.panel_bytes(W)  # bytes by which W rows enlarge the buffer of rows
         capacity = min(int(gradients.TILES * (stream.limit - stream.allocated)), stream.largest) // (
             itemsize * W * W + 3 * panel
         )
@@ -180,7 +182,7 @@ class _Batch:
     Attributes
     ----------
     positions
-        numbers of each subproblem's rows in the order in which the device stores rows, -1 for padding, (B, W).
+        positions of each subproblem's rows in the device's order of rows, -1 for padding, (B, W).
     row_arguments
         arguments by which the SMO kernel computes rows of Q when it needs them; empty if it gets whole tiles.
     """
@@ -209,7 +211,8 @@ class _Batch:
         self._state, (self._linear, self._delta, self._counters, made, self._ws) = View(*parts[:5]), parts[5:10]
         all_rows, *self._row_counts = parts[10:]
         self.panel, self.at = gradients.gathered(gram, self.positions, all_rows)
-        # with a row source the SMO kernel makes rows of its tile Q from the panel; else it gets whole tiles
+        # A row source is OpenCL text by which the SMO kernel computes a row of its tile Q when it needs the row.
+        # Without a row source the kernel gets whole tiles.
         possible = stream.profile.style == "simd" and kind.constraint is not Constraint.SPLIT
         given = gram.row_source(self.panel) if possible and rows_on_demand(gram, W) else None
         source, values = given or (None, ())
@@ -236,7 +239,8 @@ class _Batch:
         exact, mask, steps = np.zeros(B, bool), np.zeros((B, W), bool), np.zeros(B, np.int64)
         results: dict[int, Result] = {}
         if self.b.any():
-            if self.row_arguments:  # the gradients need rows of Q where b != 0: a launch without iterations makes them
+            if self.row_arguments:
+                # The gradients need the rows of Q with b != 0. A launch with 0 SMO iterations computes these rows.
                 self._solve(limits._replace(steps=0))
             self._respond()
         while True:
@@ -282,8 +286,8 @@ class _Batch:
         """Mark those of the B subproblems whose objective may have a relative error above certificate.OBJECTIVE, (B,).
 
         bound: error bound of the gradients f of each subproblem, (B,).
-        certain: mask (B,) of subproblems whose violation needs no float64 check. A sample of rows measures their
-            rounding errors.
+        certain: mask (B,) of subproblems whose violation needs no float64 check. Rounding errors measured in a sample
+            of their rows take the place of ``bound``.
         """
         level, weight = certificate.dual_size(self.problem, self.b, self.f)
         imprecise = np.asarray(bound * weight > certificate.OBJECTIVE * level)
@@ -355,10 +359,10 @@ class _Batch:
         certificate.finite(self.f, self.gram.kernel)
 
     def _respond_exactly(self, mask: NDArray[np.bool_]) -> None:
-        """Compute the gradients f in float64 where ``mask`` (B, W) is true.
+        """Compute the gradients f in float64 for the rows that ``mask`` (B, W) marks in the B subproblems.
 
-        The host computes them if few kernel values are needed, or if ``request.exact`` returns a function. Otherwise
-        the device lays out the rows of X and computes products with K.
+        The host computes them if few kernel values are needed, or if ``request.exact`` returns a function that computes
+        kernel values on the host. Otherwise the device lays out the rows of X and computes products with K.
         """
         assert self.request.exact
         few = int((mask.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
@@ -375,7 +379,11 @@ class _Batch:
         self.stream.write_wide(self._state.f, self.f)
 
     def _by_host(self, block: Block, mask: NDArray[np.bool_]) -> None:
-        """Compute the gradients f on the host where ``mask`` (B, W) is true. ``block`` computes K[rows, columns]."""
+        """Compute the gradients f on the host for the rows that ``mask`` marks.
+
+        block: function that computes K[rows, columns].
+        mask: mask (B, W) of the rows of the B subproblems, each padded to W rows.
+        """
         with one_thread():
             for p in np.flatnonzero(mask.any(axis=1)).tolist():
                 rows, entries, used = self.subproblems[p].rows, np.flatnonzero(mask[p]), np.flatnonzero(self.b[p])

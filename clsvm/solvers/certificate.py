@@ -98,7 +98,10 @@ class Extremes(NamedTuple):
         return self.rho[self.group]
 
     def violating(self, tol: float) -> NDArray[np.bool_]:
-        """Mark the entries with a derivative on the wrong side of their offset by more than tol, (entries,)."""
+        """Mark the entries that violate the optimality conditions by more than tol, (entries,).
+
+        Such an entry can rise and has a derivative below its offset, or it can fall and has one above its offset.
+        """
         return np.asarray((self.right < self.offset - tol) | (self.left > self.offset + tol))
 
     def deciding(self, tol: float, errors: Vector) -> NDArray[np.bool_]:
@@ -113,7 +116,8 @@ class Extremes(NamedTuple):
         if not self.fixed_sums:
             return (-self.right > tol - 2 * errors) | (self.left > tol - 2 * errors)
         low, high = np.full((2, *self.rho.shape), np.inf), np.full((2, *self.rho.shape), -np.inf)
-        # A group's exact violation is at most high[0] - low[0], and at least high[1] - low[1].
+        # Index 0 stands for the errors that raise a group's violation most, index 1 for those that lower it most. The
+        # exact violation is at most high[0] - low[0], and at least high[1] - low[1].
         for which, sign in enumerate((-1, 1)):
             np.minimum.at(low[which], self.group, self.right + sign * errors)
             np.maximum.at(high[which], self.group, self.left - sign * errors)
@@ -151,7 +155,7 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     epsilon, fixed = problem.epsilon, len(problem.totals)
     groups = fixed or problem.problems
     right, left = one_sided_derivatives(f, b, lo, hi, epsilon)
-    # If epsilon > 0, a coefficient at 0 is not free, even if rounding makes its two derivatives equal.
+    # If epsilon > 0, a coefficient at 0 is not free, even if rounding makes its ``right`` and ``left`` equal.
     inside = (right == left) & ~((b == 0) & (epsilon > 0))
     least, most, rho = np.full(groups, np.inf), np.full(groups, -np.inf), np.zeros(groups)
     with np.errstate(invalid="ignore"):
@@ -223,9 +227,11 @@ class Check:
         return float(rounding_bounds(self._dtype, self._settings.kernel_scale, b).max())
 
     def error_bounds(self, b: Vector) -> Vector:
-        """Return for each row a bound of the error of the gradients f (n,), for coefficients b (problems, n).
+        """Return for each row a bound of the error of its gradients f in all problems, (n,).
 
-        After f of a row was computed in float64, only the change of b since then adds to the row's bound.
+        If f of a row was computed in float64 before, only the change of b since then contributes to its bound.
+
+        b: coefficients (problems, n).
         """
         whole = np.full(b.shape[1], self.error_bound(b))
         return whole if self._b is None else np.minimum(whole, self._errors + self.error_bound(b - self._b))
@@ -239,7 +245,7 @@ class Check:
         self._exact_rows, self._b, self._product = rows, b.copy(), c
 
     def invalidate(self, rows: slice) -> None:
-        """Forget that the gradients of the ``rows`` were computed in float64, after the solve computed them again."""
+        """Record that the solve replaced float64 gradients of the ``rows`` by values in its own dtype."""
         if self._b is not None:
             self._errors[rows] = np.inf
 
@@ -319,10 +325,11 @@ def rows_to_check(problem: Problem, b: Vector, f: Vector, errors: Vector, tol: f
 def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:
     """Return about SAMPLE of the ``rows``, ascending, and for each the number of rows that it represents.
 
-    A quarter of the sample are the rows with the largest ``sizes`` (n,), since their kernel values have the largest
-    rounding errors. The other rows are sorted by their largest |b| over the problems, and taken at equal steps.
+    A quarter of the sample are the largest rows, since their kernel values have the largest rounding errors. The other
+    rows are sorted by their largest |b| over the problems, and taken at equal steps.
 
     b: coefficients (problems, n).
+    sizes: sizes of all rows, mostly their squared norms (Kernel.sizes), (n,).
     """
     by_size = rows[np.argsort(-sizes[rows], kind="stable")]
     largest, others = by_size[: SAMPLE // 4], by_size[SAMPLE // 4 :]

@@ -144,7 +144,7 @@ class Solver(Loop):
         return min(W, max(least, -(-requested // 2) * 2)), W
 
     def _other_bytes(self, W: int, real: int) -> int:
-        """Return the bytes that a working set of W rows needs in addition to its panel and its tile Q (W, W).
+        """Return the bytes that a working set of W rows needs in addition to its panel, a buffer of rows, and to Q.
 
         real: bytes of a kernel value.
         """
@@ -157,7 +157,7 @@ class Solver(Loop):
         return self.state.now()
 
     def _update_optimality(self) -> None:
-        """Compute the optimality state on the device: the extremes and sums of the dual's derivatives over all rows."""
+        """Compute the optimality state on the device: extreme derivatives of the dual, and sums for the offsets."""
         self.selection.find_extremes(self.view)
 
     def _replace(self, f: Vector) -> None:
@@ -166,7 +166,7 @@ class Solver(Loop):
 
     @contextmanager
     def cleared(self) -> Iterator[None]:
-        """Free the panel and the tile of the working set until the context ends."""
+        """Free the panel, a buffer for rows of X, and the tile Q; allocate them again when the context ends."""
         self.stream.finish()
         self.stream.free(*self.panel.buffers(), self.Q)
         try:
@@ -176,7 +176,7 @@ class Solver(Loop):
             self.rows.panel = self.panel
 
     def _between_checks(self, optimality: Optimality) -> bool:
-        """Reserve memory for the row cache, and prefetch rows of K if that pays.
+        """Reserve memory for the row cache, and prefetch rows of K if that saves time.
 
         Then make a Newton step if it costs less than the outer iterations that it replaces. Return whether a Newton
         step was made.
@@ -212,7 +212,7 @@ class Solver(Loop):
         with self._lap("update"):
             rows.plan(self.stay)
             rows.add_hits()
-        with self._lap("rows"):  # if rows were computed before the tile, the cache has them, so none is missing here
+        with self._lap("rows"):  # if ``rows_before_tile``, the row cache already has all changed rows
             rows.compute_misses()
         self._update_optimality()
 
@@ -220,14 +220,15 @@ class Solver(Loop):
     def _lap(self, part: str) -> Iterator[None]:
         """Measure the seconds of the ``part`` of an outer iteration that runs in this context.
 
-        The host waits for the end of the part if it waits for the device in every iteration anyway and a report
-        follows. With at most UNTIMED rows the host does not wait.
+        For a report, the host waits for the end of the part, so that the seconds include the device's work. It does not
+        wait if there are at most UNTIMED rows, or if several iterations run between two convergence checks.
         """
         started = perf_counter()
         yield
         if self.stream.profile.sync == 1 and self.settings.reported and self.n > UNTIMED:
             self.stream.finish()
-        elif self.sync == 1 or part == "rows":  # "rows" is the last part of an iteration
+        elif self.sync == 1 or part == "rows":
+            # Send the queued commands to the device, at the latest after "rows", the last part of an iteration.
             self.stream.flush()
         self.history.add_seconds(part, started)
 
@@ -270,13 +271,13 @@ class Solver(Loop):
 class Coupled(Solver):
     """Solve problems that are coupled row by row: the multiclass SVM of Crammer and Singer.
 
-    Solves:   minimise sum_p (1/2 b_p'K b_p + q_p'b_p),  b <= hi,  sum_p b_pi = 0 for every row i
+    Solves:   minimise sum_p (1/2 b_p'K b_p + q_p'b_p),  lo <= b <= hi,  sum_p b_pi = 0 for every row i
     Given:    the arguments of Solver; one working set of rows serves all problems
     Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 2.2 and 5.1, equation 4; Crammer and Singer 2002
 
     With the gradients f_p = K b_p + q_p, the violation of row i is
     v_i = max {f_pi : b_pi > lo_pi} - min {f_pi : b_pi < hi_pi} over the problems p. The working set gets the rows with
-    the largest v_i: Selection chooses them as for one problem without bias that has the gradient -v. An SMO iteration
+    the largest v_i: Selection chooses them as if -v were the gradient of one problem without bias. An SMO iteration
     minimises over all coefficients b_pi of one row i of the working set.
     """
 

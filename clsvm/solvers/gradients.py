@@ -18,14 +18,16 @@ from clsvm.opencl.stream import Buffer, join_arrays
 from clsvm.problem import Vector
 from clsvm.solvers.state import RESPOND, mirror, respond
 
-UNIT = 32  # subproblems are padded to a multiple of UNIT rows, so that parts of buffers are aligned
-ALIGN = 128  # float64 products are padded to a multiple of ALIGN rows, so that parts of buffers are aligned
+UNIT = 32  # subproblems are padded to a multiple of UNIT rows, so that the part of each in a buffer is aligned
+ALIGN = 128  # float64 products are padded to a multiple of ALIGN rows, so that the part of each in a buffer is aligned
 MIRRORED = 64  # in a symmetric tile, a value that costs at least MIRRORED multiply-adds is computed once and copied
-# Half of the square K among m rows and s support vectors replaces K (m, s) if it has <= SYMMETRIC * m * s values.
+# Half of the symmetric K over m rows and s support vectors together is computed in place of K (m, s) if it has at most
+# SYMMETRIC * m * s values.
 SYMMETRIC = 0.6
-# With m rows and s >= FEW_FACTOR * m support vectors, K (s, m) replaces K (m, s) if it has at most FEW_BYTES bytes.
+# With m rows and s >= FEW_FACTOR * m support vectors, the transpose K (s, m) of at most FEW_BYTES bytes is computed,
+# since this is faster than K (m, s).
 FEW_FACTOR, FEW_BYTES = 2, 16 << 20
-TILES = 0.25  # share of the free memory for the tiles of a batch, or for one tile in float64
+TILES = 0.25  # share of the free memory for all tiles of a batch together, or for the one tile of a float64 request
 
 
 class GradientRequest(NamedTuple):
@@ -34,9 +36,9 @@ class GradientRequest(NamedTuple):
     Attributes
     ----------
     rows
-        numbers of the requested rows, in the order in which the device stores rows.
+        positions of the requested rows in the device's order of rows.
     support
-        numbers of the support vectors, in the order in which the device stores rows.
+        positions of the support vectors in the device's order of rows.
     q
         linear terms of the requested rows.
     b
@@ -77,12 +79,12 @@ def _method(gram: Operator, request: GradientRequest) -> Callable[[Operator, lis
 
 
 def _from_tiles(gram: Operator, requests: list[GradientRequest]) -> list[Vector]:
-    """Return the gradients of each request from one tile: K among the request's rows and support vectors."""
+    """Return the gradients f of each request, computed from a tile for this request by :func:`_from_tile`."""
     return [_from_tile(gram, request) for request in requests]
 
 
 def _from_tile(gram: Operator, request: GradientRequest) -> Vector:
-    """Return the gradients of a request from one tile: K among the request's rows and support vectors."""
+    """Return the gradients f of a request, computed from K among its rows and support vectors (a tile)."""
     stream, positions = gram.stream, np.union1d(request.rows, request.support)
     m, W = len(positions), _round_up(gram, len(positions), UNIT)
     q, b, at = np.zeros(W), np.zeros(W), positions.searchsorted(request.rows)
@@ -133,7 +135,8 @@ def _panels(
 
     Yield for each product the arguments of :meth:`Operator.between`: panel of U, positions of U, panel of R, size of R.
 
-    left, right: for each product the numbers of the rows U and R, in the order in which the device stores rows.
+    left: for each product the positions of the rows U in the device's order of rows.
+    right: for each product the positions of the rows R.
     """
     stream, parts, sizes = gram.stream, [], [*zip(map(len, left), map(len, right), strict=True)]
     A, B = (_round_up(gram, max(map(len, vectors)), ALIGN) for vectors in (left, right))
@@ -163,7 +166,7 @@ def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, i
     Each tile of Q has W x W values, for a panel with room for W rows.
 
     panel: buffer of the rows, in the layout of the right-hand rows U of a product K(X, U).
-    rows: buffer with the numbers of the rows, in the order in which the device stores rows.
+    rows: buffer with the positions of the rows in the device's order of rows.
     count: buffer with the number of rows.
     most: upper bound of the number of rows.
     """
@@ -191,7 +194,7 @@ def gathered(gram: Operator, positions: NDArray[np.int32], count: Buffer) -> tup
 
     Return the panel and a buffer with ``positions``.
 
-    positions: number of each row in the order in which the device stores rows; -1 stands for no row.
+    positions: position of each row in the device's order of rows; -1 stands for no row.
     count: buffer with the number of positions.
     """
     panel, at = gram.panel(positions.size, square=True), gram.stream.upload(positions.ravel())

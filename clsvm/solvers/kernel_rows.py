@@ -3,13 +3,13 @@
 An outer iteration needs the tile Q = K(ws, ws) of its working set ws first, and then the rows of K whose coefficients
 changed. Two other orders can be less work:
 
-Rows before the tile: all rows K(ws, X) are computed first, and the tile is copied from them. This pays if a value of
-the tile costs much more than a value of a row. An inverted index, for example, computes whole rows even for a tile.
-The row cache must hold all these rows, and few of them may be idle. A row is idle if none of its coefficients changes
-in the iteration.
+Rows before the tile: all rows K(ws, X) are computed first, and the tile is copied from them. This is less work if a
+value of the tile costs much more than a value of a row. An inverted index, for example, computes whole rows even for a
+tile. The row cache must hold all these rows, and most of them must be needed. A row is idle, which means not needed, if
+none of its coefficients changes in the iteration.
 
-Prefetched rows: all rows of K that the cache lacks are computed at once. Half of the values among them follow by
-symmetry (:func:`clsvm.gram.store.fill`).
+Prefetched rows: all rows of K that the cache lacks are computed together, before iterations need them. Half of the
+values among these rows follow by symmetry (:func:`clsvm.gram.store.fill`).
 
 :func:`sizes` chooses the sizes of working set and row cache by a cost model with the device's measured rates. Its unit
 is the time of one multiply-add in a product of dense rows.
@@ -40,23 +40,28 @@ NEW_SHARE = 3 / 8
 FIRST_PREFETCH = 1 / 8  # prefetching is considered when this share of all rows was computed, and at each doubling
 MIN_GAIN = 1.25  # rows are prefetched only if the expected saving is at least MIN_GAIN times the cost
 REUSED = 1 / 2  # if kernel values are cheap, a solve caches rows only after it has computed this share of all rows
-FUNCTION = 1 / 2  # in an update of f, the kernel function of one value costs FUNCTION * Profile.value_cost
+FUNCTION = 1 / 2  # in an update of f, applying the kernel function to a value costs FUNCTION * Profile.value_cost
 MIN_WORKING_SET = 16  # smallest working set that "auto" takes, in rows
-# DECLINE: with working sets of W rows, the number of rows whose coefficients change in a solve falls as W^-DECLINE.
+# DECLINE: with working sets of W rows, the number of rows whose coefficients change, summed over the outer iterations
+# of a solve, is proportional to W^-DECLINE.
 # FRESH: the coefficients of FRESH * W rows change in an outer iteration with a working set of W rows.
 # INNER_STEPS: number of SMO iterations in an outer iteration, for each row whose coefficient changes in it.
 # DECLINE, FRESH and INNER_STEPS are fitted to a9a, ijcnn1, covtype and MNIST, with working sets of 16 to 2048 rows.
 DECLINE, FRESH, INNER_STEPS = 0.3, 0.65, 1.5
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients ever change
-# STAYING: a row cache of fewer than STAYING * W rows evicts rows that stay in the working set for the next iteration.
-# With a cache of R < STAYING * W rows, a solve computes RECOMPUTED * (STAYING * W / R)^EVICTION times as many rows.
+# STAYING: with working sets of W rows, a row cache of fewer than STAYING * W rows evicts rows that the next outer
+# iteration needs again. With a cache of R < STAYING * W rows, a solve computes
+# RECOMPUTED * (STAYING * W / R)^EVICTION times as many rows as with a larger cache.
 STAYING, RECOMPUTED, EVICTION = 1.5, 1.6, 0.2
-NEAR_BYTES = 4 << 20  # bytes of a tile above which an SMO iteration takes FAR_COST times as long
+NEAR_BYTES = 4 << 20  # if K among the working set has more bytes, an SMO iteration takes FAR_COST times as long
 FAR_COST = 1.2
 
 
 def copy_cost(profile: Profile) -> float:
-    """Return the cost of copying a value of a tile from the row cache, in multiply-adds of a product of dense rows."""
+    """Return the cost of copying one kernel value from the row cache into the tile K(ws, ws) of a working set ws.
+
+    Its unit is the time of one multiply-add in a product of dense rows.
+    """
     return SINGLE_VALUE * profile.cache_cost
 
 
@@ -91,7 +96,7 @@ def compute_rows_first(
 
 
 def prefetches(gram: Operator) -> bool:
-    """Return whether it is possible to prefetch all rows of K, and pays in a solve that needs all of them."""
+    """Return whether prefetching all rows of K is possible and saves time in a solve that needs all of them."""
     if not gram.resident or gram.stream.profile.style != "simd":
         return False
     return gram.rows.cost * (1 - MIN_GAIN / 2) > MIN_GAIN * programs.COPIED * gram.stream.profile.cache_cost
@@ -115,7 +120,7 @@ class ChangedRows(NamedTuple):
     count
         number of listed rows.
     row
-        numbers of the rows, in the order in which the device stores rows; None if the row cache has the rows.
+        positions of the listed rows in the device's order of rows; None if the row cache has the rows.
     slot
         slots of the rows in the row cache.
     D
@@ -141,14 +146,14 @@ class KernelRows:
     last_counters
         :meth:`counters` at the last convergence check.
     uncached
-        correction of the device's count of computed rows: plus the rows computed for Newton steps outside the row
-        cache, minus the rows that prefetches copied by symmetry.
+        number to add to the device's count of computed rows: rows that Newton steps computed outside the row cache,
+        less the rows that prefetches copied by symmetry.
     prefetched
         number of rows computed in prefetches, without the rows copied by symmetry.
     computed
         number of rows computed up to the last convergence check, without prefetched rows.
     rows_before_tile
-        whether all rows K(ws, X) of a working set ws are computed before its tile K(ws, ws).
+        whether all rows K(ws, X) of a working set ws are computed before its kernel matrix K(ws, ws), the tile.
     """
 
     def __init__(self, state: State, selection: Selection, panel: Panel, settings: Settings) -> None:
@@ -178,13 +183,17 @@ class KernelRows:
         self._next_prefetch = FIRST_PREFETCH * self.state.gram.rows.n if can_prefetch else np.inf
 
     def counters(self) -> NDArray[np.int64]:
-        """Return the numbers of SMO iterations, computed rows, filled slots of the row cache and idle rows, (4,)."""
+        """Return the numbers of SMO iterations, computed rows, filled slots of the row cache and idle rows, (4,).
+
+        A row of a working set is idle if none of its coefficients changes in the outer iteration.
+        """
         return self.state.stream.read(self.selection.counters, np.int64, 4)
 
     def reserve(self, outer: int, sync: int, deadline: float) -> None:
-        """Reserve memory for the row cache for the next ``sync`` outer iterations, and prefetch rows of K if that pays.
+        """Reserve row cache memory for the next ``sync`` outer iterations, and prefetch rows of K if that saves time.
 
-        Then choose whether these iterations compute whole rows of K before the tile Q.
+        Then choose the order in these iterations: whole rows of K before the tile Q = K(ws, ws) of the working set ws,
+        or Q first.
 
         outer: number of outer iterations so far.
         deadline: perf_counter() at which the solve's time is over.
@@ -206,7 +215,7 @@ class KernelRows:
 
     @property
     def tile_cost(self) -> float:
-        """Return the current cost of a value of the tile Q, in multiply-adds of a product of dense rows."""
+        """Return the current cost of a value of the tile Q = K(ws, ws), in multiply-adds of a product of dense rows."""
         return copy_cost(self.state.stream.profile) if self.rows_before_tile else self.state.gram.rows.tile_cost
 
     def plan(self, stay: int, all_rows: bool = False) -> None:
@@ -267,17 +276,17 @@ class KernelRows:
         return self.state.stream.read(self.cache.slot_of, np.int32, self.state.n)
 
     def missing(self) -> Positions:
-        """Return the ascending numbers of the rows that the row cache lacks, in the device's order of rows."""
+        """Return the ascending positions, in the device's order of rows, of the rows that the row cache lacks."""
         at = self.state.gram.rows.position
         return np.sort(at[self.slots()[at] < 0])
 
     def tile(self, rows: Buffer, W: int, known: int, Q: Buffer) -> None:
         """Copy values of the tile Q (W, W), the kernel matrix among ``rows``, from rows of K in the row cache.
 
-        Q is symmetric, and already has the values among its first ``known`` rows. Two parts are copied: Q[u, v] for
-        u < ``known`` <= v, and Q[u, v] for ``known`` <= v <= u. The caller copies the other values from Q[v, u].
+        Q is symmetric, and already has the values among its first ``known`` rows. Two parts are copied: the further
+        columns of these rows, and the lower triangle among the further rows. The caller adds the rest by symmetry.
 
-        rows: buffer with the numbers of the tile's rows, in the device's order of rows.
+        rows: buffer with the positions of the tile's rows in the device's order of rows.
         """
         size = (1 if self.state.stream.profile.style == "simd" else self.state.gram.rows.lanes, W)
         self._gather_tile(size, None, self.cache.store(self.cache.slot_of).arguments(), rows, W, known, 1, Q)
@@ -353,12 +362,12 @@ def sizes(stream: Stream, gram: Operator, working_set: int | str, cache: float |
     """Return the sizes of the working set and the row cache.
 
     A size given as a number is taken as it is. "auto" takes the working set with the least :func:`cost` by the device's
-    measured rates (profiles.py). With a large working set, a solve computes fewer rows in fewer launches. With a small
-    working set, the tile and each SMO iteration cost less.
+    measured rates (profiles.py). With a large working set, a solve computes fewer rows of K, and launches fewer
+    kernels. With a small one, each SMO iteration costs less, and so does the kernel matrix among the working set.
 
     A row cache of "auto" stores rows from the start if reading a value costs less than computing it. Otherwise it
-    stores rows only after a share REUSED of all rows was computed: in a shorter solve its memory would cost more than
-    it saves.
+    stores rows only after REUSED * n rows of K were computed: in a shorter solve its memory would cost more than it
+    saves.
 
     working_set: number of rows, or "auto".
     cache: size of the row cache in MB, or "auto".

@@ -37,8 +37,8 @@ from clsvm.threads import one_thread
 
 Matrix = NDArray[Any]  # in the dtype of K
 Rows = NDArray[np.intp]
-ROUNDS = 10  # most rounds in which coefficients that would leave their bounds are fixed
-RIDGE = 10.0  # first ridge relative to K's mean diagonal, in units of eps * sqrt(number of free coefficients)
+ROUNDS = 10  # a Newton step is computed at most ROUNDS times, each time with further coefficients fixed at bounds
+RIDGE = 10.0  # the first ridge is RIDGE * eps * sqrt(number of free coefficients) times the mean diagonal entry of K
 RIDGE_GROWTH, TRIES = 30.0, 5  # factor of the next ridge if K + ridge * I is indefinite; most ridges to try
 MOST, LEAST = 4096, 32  # most and fewest free coefficients of a Newton step
 # Buffers for right-hand rows of a product have a multiple of ALIGN rows, so that few sizes occur.
@@ -46,14 +46,16 @@ ALIGN = 256
 SHORT = 0.5  # Newton steps b + t * d of the coefficients b with t < SHORT are not taken
 BLOCK = 1024  # most rows of a block of the factor, so that the block's diagonal square fits in caches
 # On the host, a step with m free coefficients takes at most COPIES arrays (m, m) in the dtype of K.
-# The inner products in :class:`Factor` take at most PRODUCTS * m^2 bytes more, for m free coefficients.
+# In addition, the inner products in :class:`Factor` take at most PRODUCTS * m^2 bytes.
 COPIES, PRODUCTS = 8, 32
 MAX_CHANGED = 0.25  # share of rows that may be added to or dropped from a factor before it is computed anew
-# A violation counts as low if it is at most LOW times the first violation, or if LATE * n rows of K were computed.
+# Convergence checks record the violation once it was at most LOW times the first violation, or once LATE * n rows of K
+# were computed.
 LOW, LATE = 0.5, 4
-# A Newton step needs more checks at a low violation than CHECKS_BEFORE (the first step) or CHECKS_BETWEEN (later ones).
+# A first Newton step is considered after more than CHECKS_BEFORE recorded violations, a later step after more than
+# CHECKS_BETWEEN.
 CHECKS_BEFORE, CHECKS_BETWEEN = 4, 2
-FAILURE_FACTOR = 4.0  # a step that does not lower the dual multiplies the assumed price of later steps by this
+FAILURE_FACTOR = 4.0  # a step that does not lower the dual multiplies the estimated cost of later steps by this
 MIN_SAVING = 4.0  # a first Newton step is taken only if SMO is expected to cost at least this many times as much
 SMALL = 8  # cost of a Newton step's small computations, as a multiple of ``Profile.outer_cost``
 SOLVES = 50  # assumed number of linear systems that a step solves if it reuses the factor of the last step
@@ -93,12 +95,14 @@ class Factor:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all blocks, and of the columns of U'^-1 that are in memory."""
+        """Return the bytes of the factor U: of its blocks, and of the stored columns of U'^-1."""
         blocks = sum(above.nbytes + diagonal.nbytes for above, diagonal in self._blocks)
         return blocks + self.columns.nbytes + self.products.nbytes
 
     def extend(self, rows: Rows, cross: Matrix, block: Matrix) -> bool:
-        """Add k rows to the factor. Return False and add none if the larger matrix is not positive definite.
+        """Extend the Cholesky factor by k rows.
+
+        Return False and add none if K + ridge I with the new rows is not positive definite.
 
         cross: K (m, k) between the m rows of the factor and the new rows.
         block: the lower triangle of K (k, k) among the new rows.
@@ -155,9 +159,9 @@ class Factor:
 
 
 def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
-    """Yield ridges to try, in rising order, for a Cholesky factor of K + ridge * I among ``rows`` rows.
+    """Yield relative ridges to try, in rising order, for a Cholesky factor of K + ridge * I among ``rows`` rows.
 
-    Each ridge is a multiple of the mean diagonal entry of K.
+    The ridge is the relative ridge times the mean diagonal entry of K.
     """
     for k in range(TRIES):
         yield RIDGE_GROWTH**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows))
@@ -201,9 +205,10 @@ class Face:
         self._forward_g = self._factor.forward(np.array(g[:, None], self._factor.dtype, order="F"))[:, 0]
 
     def minimum(self, fixed: NDArray[np.bool_], at: Vector) -> Vector | None:
-        """Return the minimiser d (m,), whose entries marked in ``fixed`` (m,) are fixed at the values of ``at`` (m,).
+        """Return the d (m,) that minimises 1/2 d'Md + g'd, with the sum of d in each group 0 and some entries fixed.
 
-        Return None if there is no minimiser. The sum of a group is no condition if all entries of the group are fixed.
+        The entries that ``fixed`` (m,) marks have the values of ``at`` (m,). If they are all entries of a group, the
+        group's sum may differ from 0. Return None if no d is the minimum.
         """
         order = np.flatnonzero(fixed)
         factor, column = self._factor, self._factor.add_columns(order)
@@ -238,7 +243,7 @@ class Face:
 def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
     """Return a function that solves linear systems with the symmetric matrix S.
 
-    If S is not positive definite, the function uses the pseudoinverse if ``singular`` is true; else return None.
+    If S is not positive definite, return None, or a function that uses the pseudoinverse if ``singular`` is true.
     """
     U, failed = lapack.dpotrf(S, lower=0)
     if not failed:
@@ -301,7 +306,7 @@ def _restore_sums(
 
 
 class CostModel:
-    """Estimate whether a Newton step pays, from the cost and progress of SMO so far.
+    """Estimate whether a Newton step saves time, from the cost and progress of SMO so far.
 
     At first the violation goes up and down while SMO finds the support vectors; then it falls fast. A Newton step is
     considered only if the violation is well below the first one and falls slowly.
@@ -310,13 +315,13 @@ class CostModel:
     def __init__(self) -> None:
         self._log: list[tuple[float, float]] = []  # (cost of SMO, log of the least violation) at each check
         self._first = 0.0  # first violation
-        self._stepped, self._price_factor = False, 1.0  # whether a step was tried; factor of the next step's price
+        self._stepped, self._price_factor = False, 1.0  # whether a step was tried; multiplier of later steps' cost
 
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
         """Return whether the rest of the solve by SMO is expected to cost more than a Newton step of this ``price``.
 
-        From the first violation below LOW times the very first one, this method records the violation at each
-        convergence check. The forecast: the violation goes on falling as fast as over the second half of these checks.
+        Once the violation is at most LOW times its first value, this method records it at each convergence check. The
+        method assumes that the violation goes on falling as fast as over the second half of these checks.
 
         cost: cost of SMO so far, in the unit of ``price``.
         violation: the current KKT violation.
@@ -450,10 +455,10 @@ class Newton:
         self._factor, self._reserved = None, 0
 
     def _factorize(self, free: Rows) -> Factor | None:
-        """Return a Cholesky factor of K among the rows ``free``, perhaps with further rows.
+        """Return a Cholesky factor of K among the rows ``free``.
 
-        The last factor is extended if few rows have become free or reached a bound since it was made. Otherwise a new
-        factor is made. Return None if K among the rows is not positive definite.
+        The last factor is extended if few rows have become free or reached a bound since it was made. It keeps the rows
+        that reached a bound. Otherwise a new factor is made. Return None if K among the rows is not positive definite.
         """
         last = self._factor
         if last is not None:
@@ -467,7 +472,7 @@ class Newton:
         return self._keep(made) if made else None
 
     def _keep(self, factor: Factor) -> Factor:
-        """Keep the factor, count its bytes towards the stream's limit, and return it."""
+        """Store the factor for the next Newton step, count its bytes as allocated on the stream, and return it."""
         self._stream.reserve(factor.nbytes - self._reserved)
         self._factor, self._reserved = factor, factor.nbytes
         return factor

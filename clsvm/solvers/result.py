@@ -42,8 +42,8 @@ class Settings:
     exact
         function that computes K b of rows in float64, or None if K is exact enough.
     sizes
-        sizes of the rows (n,) by Kernel.sizes, or None. With sizes, the float64 check can sample the rows that have the
-        largest rounding errors.
+        sizes of all rows, mostly their squared norms (Kernel.sizes), (n,); or None. With sizes, the float64 check can
+        sample the rows that have the largest rounding errors.
     progress
         progress display, or None.
     max_time

@@ -52,22 +52,22 @@ Rows = NDArray[np.intp]
 Requests = Sequence[Request | None]  # arguments of a call for each shard, None for a shard that is not called
 Call = Callable[[str, Requests], list[Any]]
 WHOLE = 16  # W, the largest number of rows of a working set, is a multiple of WHOLE
-SHARE = 0.5  # share of the free memory for rows and tile of a working set
+SHARE = 0.5  # share of the free memory for a working set: its rows of X and the kernel matrix among them
 PIECE = 1024  # number of support vectors that are sent to a new shard at a time, to compute f
 EXACT_BYTES = 64 << 20  # bytes of support vectors that are sent to the shards at a time in a float64 check
 
 
 def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, most: Vector, quota: int) -> Rows:
-    """Choose the c candidates for the working set that have the largest violations, and return their indices.
+    """Choose the candidates with the largest violations for the working set, and return their indices.
 
     rows, f, b: row numbers, gradients and coefficients of the candidates, (c,).
     least, most: smallest and largest derivative of the dual over all rows, (groups,).
-    quota: most rows to choose. If a sum is fixed, it counts separately for coefficients that rise and that fall.
+    quota: most rows to choose. If a sum is fixed, up to ``quota`` rows that rise and as many that fall are chosen.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
     right, left = certificate.one_sided_derivatives(f, b, lo, hi, problem.epsilon)
 
-    def first(violation: Vector) -> Rows:  # the ``quota`` largest positive violations, equal ones by row
+    def first(violation: Vector) -> Rows:  # rows of the ``quota`` largest violations > 0, lowest row first if equal
         places = np.flatnonzero(violation > 0)
         return places[np.lexsort((rows[places], -violation[places]))[:quota]]
 
@@ -134,7 +134,7 @@ class WorkingSet:
 class Sharded(Loop):
     """Solve one problem over rows in shards.
 
-    Float64 values come from the shards, so ``settings.exact`` is not used.
+    The shards compute the float64 values for the float64 check, in place of the function ``settings.exact``.
     """
 
     sync = 1
@@ -212,7 +212,7 @@ class Sharded(Loop):
     def _fetch_rows(self, name: str, rows: Rows, call: Call) -> Data:
         """Return the rows of X with the ascending row numbers ``rows``.
 
-        name: "original" for rows as given, "prepared" for rows minus the plan's centre and cast to the solve's dtype.
+        name: "original" for rows as given, "prepared" for rows minus the layout plan's centre, in the solve's dtype.
         call: function that sends a request to the shards.
         """
         found = call(name, [(part,) if len(part) else None for part in split(rows, self._shards.sizes)])
@@ -233,7 +233,8 @@ class Sharded(Loop):
     def _step(self) -> None:
         before = self._steps
         self._solve()
-        # If no SMO iteration was made, the shards had chosen the candidates by extremes from before the update of f.
+        # Without an SMO iteration, the candidates were out of date: each shard chose them by extreme derivatives of the
+        # other shards from before the last update of f. So new candidates are requested.
         if self._steps == before:
             self._request_candidates()
             self._solve()
@@ -320,7 +321,10 @@ class Sharded(Loop):
 
 
 def _extremes(each: Sequence[Candidates], groups: int) -> tuple[Vector, Vector]:
-    """Return the smallest and the largest derivative of the dual over the given shards, both (groups,)."""
+    """Return two derivatives of the dual for each group of rows, both (groups,), over the given shards.
+
+    They are the smallest by a coefficient that can rise, and the largest by a coefficient that can fall.
+    """
     far = np.full(groups, np.inf)
     return np.min([far, *(one.least for one in each)], axis=0), np.max([-far, *(one.most for one in each)], axis=0)
 
@@ -412,7 +416,7 @@ class Change(NamedTuple):
 class ShardInfo(NamedTuple):
     """Hold the properties of a shard, and the sizes of working set and row cache that suit the shard.
 
-    sizes: sizes of the shard's rows, from which rounding errors follow (precision.measured).
+    sizes: sizes of the shard's rows, mostly their squared norms (Kernel.sizes).
     extent: largest and smallest norms of the shard's rows (precision.measured).
     W: number of rows of a working set (kernel_rows.sizes).
     cache_bytes: bytes of the row cache (kernel_rows.sizes).
@@ -489,7 +493,7 @@ class Shard:
         """
         found = precision.measured(self.stream, self.gram.rows, self.kernel, self.X, self.plan)
         W, nbytes, after, reason = sizes(self.stream, self.gram, working_set, cache, n)
-        given = W, 0 if after else nbytes, reason  # a shard caches rows from the start or not at all
+        given = W, 0 if after else nbytes, reason  # no cache if it would store only rows after the first ``after``
         return ShardInfo(found.sizes, found.extent, *given, row_bytes(self.X), self.gram.rows.describe())
 
     def load(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
@@ -559,12 +563,12 @@ class Shard:
         return Candidates(chosen, f[ws], self.prepared(chosen), f[staying], *optimality, self.cache.capacity)
 
     def prepared(self, rows: Rows) -> Data:
-        """Return the rows of X with the numbers ``rows``, minus the plan's centre and cast to ``self.dtype``."""
+        """Return the rows of X with the row numbers ``rows``, minus the plan's centre and cast to ``self.dtype``."""
         X, centre = self.X[rows], self.plan.centre
         return (centred(X, centre) if centre.any() else X).astype(self.dtype, copy=False)
 
     def original(self, rows: Rows) -> Data:
-        """Return the rows of X with the numbers ``rows``, unchanged."""
+        """Return the rows of X with the row numbers ``rows``, as given: neither centred nor cast."""
         return self.X[rows]
 
     def respond(self, X: Data, weights: Vector) -> None:
@@ -573,7 +577,7 @@ class Shard:
             self._accumulate(X, weights)
 
     def objective(self, rho: Vector) -> Vector:
-        """Return the three numbers of Loop._sums for the shard's rows alone, (3,), at the offsets rho (groups,)."""
+        """Return b'(f - q), q'b + epsilon * sum |b|, and the loss at offsets rho, over the shard's rows, (3,)."""
         with self.stream.scratch():
             return self.selection.sums(self.state.view, self.state.q, self.stream.wide(rho))
 

@@ -23,13 +23,15 @@ from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
 
-# To avoid a float64 check, a solve within tol continues to a violation of CLOSE * tol, for CLOSE_CHECKS checks at most.
+# A float64 check is often needed at a violation just below tol, but not at CLOSE * tol. So a solve within tol continues
+# to CLOSE * tol, for at most CLOSE_CHECKS convergence checks.
 CLOSE_CHECKS, CLOSE = 3, 0.6
 PATIENCE = 200  # least outer iterations without progress before a solve counts as stalled
 MAX_CERTIFICATES = 20  # a solve counts as stalled after more than so many float64 checks that did not confirm it
 # With at most FEW_ROWS rows, objectives are checked in float64 even if max_iter or max_time ended the solve.
 FEW_ROWS = 4096
-# The duality gap needs a pass over all rows, so it is computed once for every GAP_ROWS rows of working sets.
+# The duality gap needs a pass over all rows. It is computed only after outer iterations whose working sets together
+# have about GAP_ROWS rows.
 GAP_ROWS = 512
 PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")  # parts of a solve that are timed
 
@@ -74,7 +76,7 @@ class Optimality:
 
     @property
     def rho(self) -> Vector:
-        """Return the offset of each group, (problems, groups)."""
+        """Return the offset of each group of coefficients whose sum is fixed, (problems, groups); 0 if none is."""
         if not self.problem.constraint.has_offset:
             return np.zeros((self.problem.problems, 1))
         return certificate.offsets(self.least, self.most, self.inside, self.sums)[None]
@@ -188,9 +190,9 @@ class Loop(ABC):
         """
 
     def _between_checks(self, optimality: Optimality) -> bool:
-        """Prepare the outer iterations up to the next check.
+        """Prepare the outer iterations until the next convergence check, or replace them by a Newton step.
 
-        Return whether a Newton step was made in their place.
+        Return whether a Newton step was made.
         """
         return False
 
@@ -220,12 +222,12 @@ class Loop(ABC):
             if not changed:
                 self._step()
                 history.outer += 1
-        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # for more rows the check takes long
+        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # float64 checks of more rows take long
             self._check_float64(self._read().worst, np.inf)
         return self._result(status)
 
     def _converged(self) -> tuple[Status | None, bool]:
-        """Check convergence. Return the status if the solve ends, else None, and whether the state changed.
+        """Check convergence. Return two values: the status, None if the solve continues; whether the state changed.
 
         If a float64 check or a Newton step changed the state, another check comes before the next outer iteration.
         """
@@ -250,7 +252,7 @@ class Loop(ABC):
     def _confirm(self, status: Status, violation: float) -> tuple[Status | None, bool]:
         """Check in float64 a solve that reached ``status`` in its own dtype, at this ``violation``.
 
-        Return the status if the solve ends, else None, and whether the check replaced f so that the solve continues.
+        Return two values: the status, or None if the solve continues; whether it continues from float64 values of f.
         """
         s, history, started = self.settings, self.history, perf_counter()
         if s.progress:
@@ -285,11 +287,11 @@ class Loop(ABC):
         return check
 
     def _close_enough(self, violation: float) -> bool:
-        """Return whether the solve shall end here rather than continue to a violation of CLOSE * tol.
+        """Return whether a solve whose violation is within tol shall end at this ``violation``.
 
-        At a violation of CLOSE * tol, the solve may need no float64 check. To continue does not pay in two cases:
-        rounding errors of K are so large that the check would be needed even then, or so small that the check is not
-        needed now.
+        Otherwise the solve continues to the violation CLOSE * tol, which is smaller and may need no float64 check. The
+        solve ends if rounding errors of K are so large that CLOSE * tol would need the check too. It also ends if they
+        are so small that ``violation`` needs no check.
         """
         tol = self.settings.tol
         if self.check.exact is None or violation <= CLOSE * tol or self.dtype == "float64":

@@ -48,9 +48,9 @@ def subproblem(
 ) -> Variant:
     """Return the program that solves the dual over a working set of ``working_set`` rows.
 
-    rows: program text by which the kernel itself computes rows of its tile Q, the kernel matrix among the rows of the
-        working set; None if Q is an argument. With such a text the kernel must be in SIMD style, and the constraint
-        BIAS or NONE.
+    rows: OpenCL text that computes a row of Q when the program needs it, or None if the program gets all of Q. Q is the
+        matrix K among the working set. The text needs the profile's style "simd" (on CPUs), and the constraint BIAS or
+        NONE.
     """
     items = subproblem_items(profile, working_set)
     reductions = ("fold",) if profile.style == "simd" else ("argmin", "least")
@@ -81,7 +81,7 @@ RESPOND = 4  # vectors of columns that a SIMD work-item of respond.cl computes; 
 
 
 def respond(profile: Profile, dtype: str) -> Variant:
-    """Return the program that computes the gradients f = K b + q in the batch solver."""
+    """Return the batch solver's OpenCL program that computes f = K b + q for coefficients b and linear terms q."""
     return Variant(f"respond {dtype}", sources.cl("solvers/respond"), (*record.options(profile, dtype),), "respond")
 
 
@@ -142,9 +142,10 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, tol: float, max_iter: int, W: int) -> Self:
-        """Return the limits of the solves over working sets of W rows, in a solve to the KKT violation ``tol``.
+        """Return the limits of the solve over one working set of W rows.
 
-        max_iter: most SMO iterations of the solve, -1 for no limit.
+        tol: KKT violation at which the solve of the whole problem ends.
+        max_iter: most SMO iterations for the whole problem, -1 for no limit.
         """
         budget = np.int64(max_iter if max_iter >= 0 else 2**62)
         return cls(np.float32(0.5 * tol), np.float32(SHRINK), MAX_STEPS * W, budget)
@@ -217,9 +218,9 @@ class State:
         return start - known_b
 
     def padded(self, values: Vector) -> Vector:
-        """Return ``values`` (P, rows) as (P, n), in the device's order of rows; padding rows get 0.
+        """Return ``values`` in the device's order of rows, with zeros for padding rows, (P, n).
 
-        values: numbers in the caller's order of rows.
+        values: a number for each problem and row, in the caller's order of rows without padding, (P, rows).
         """
         padded = np.zeros((self.P, self.n))
         padded[:, self.gram.rows.position] = values
@@ -324,7 +325,7 @@ class Selection:
         kernel((group * self.chunks,), (group,), self.n, self.chunk, *arguments)
 
     def find_extremes(self, view: View) -> None:
-        """Compute the optimality state at the f and b of ``view``: extremes and sums of the dual's derivatives."""
+        """Compute the optimality state at the f and b of ``view``: extreme derivatives, and sums for the offsets."""
         self.over_rows(self._k["extremes"], view, self.numbers, self.places)
 
     def sums(self, *arguments: Any, kernel: Any = None) -> Vector:
@@ -337,10 +338,10 @@ class Selection:
         return np.asarray(self.stream.read_wide(self._sums, (self.chunks, 3)).sum(axis=0))
 
     def merge_extremes(self, least: Vector, most: Vector) -> None:
-        """Merge the extreme derivatives of other shards into the optimality state by which :meth:`choose` works.
+        """Merge the extreme derivatives of other shards into the optimality state that :meth:`choose` uses.
 
-        least: smallest derivatives (groups,) of rising coefficients in other shards.
-        most: largest derivatives (groups,) of falling coefficients in other shards.
+        least: smallest derivatives (groups,) by coefficients of other shards that can rise.
+        most: largest derivatives (groups,) by coefficients of other shards that can fall.
         """
         numbers, places, counters = self.read_extremes()
         lower, higher = least < numbers[0, :, 0], most > numbers[0, :, 1]
@@ -372,11 +373,11 @@ class Selection:
         return self.stream.narrow(numbers), places, counters
 
     def optimality(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
-        """Read the optimality state over all chunks of rows, and the counters (4,).
+        """Read the optimality state over all chunks of rows, and the solve's counters (:meth:`KernelRows.counters`).
 
-        The state has four arrays (groups,). Two are derivatives of the dual: the smallest by a coefficient that can
-        rise, and the largest by a coefficient that can fall. The others are the number of free coefficients and the sum
-        of their derivatives.
+        The state has four arrays (groups,), with a number for each group of rows with an offset. Two are derivatives of
+        the dual: the smallest by a coefficient that can rise, and the largest by a coefficient that can fall. The
+        others are the number of free coefficients and the sum of their derivatives.
         """
         numbers, places, counters = self.read_extremes()
         least, most = numbers[..., 0].min(axis=0), numbers[..., 1].max(axis=0)
