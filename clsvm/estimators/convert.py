@@ -30,7 +30,7 @@ _COPIED = ("fit_status_", "shape_fit_", "n_iter_", "n_features_in_", "feature_na
 def from_sklearn(model: Any, **params: Any) -> Any:
     """Convert a fitted SVM of scikit-learn to the fitted estimator of clsvm.
 
-    Parameters and attributes are copied, except for cache_size, fit_report_ and the parameters of probabilities.
+    Parameters and attributes are copied, except for cache_size, fit_report_ and the probability parameters.
 
     Parameters
     ----------

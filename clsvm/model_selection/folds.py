@@ -118,8 +118,8 @@ class Folds(Fits):
 
         Each solve starts from the solution of the similar fit ``before``, if there is one. If rounding of kernel values
         could move a decision value by more than DECISION_ERROR, the solution is checked in float64. The solve continues
-        if the check fails. Return an empty list if a solve stalls or the dtype is too coarse, so that the estimator's
-        own ``fit`` is called.
+        if the check fails. Return an empty list if a solve stalls or the dtype is too coarse. The search then calls the
+        estimator's own ``fit``.
         """
         estimator, began = job.estimator, perf_counter()
         options, copies = self.options(estimator), TASKS[estimator._task].copies
@@ -184,7 +184,7 @@ class FoldSolution(NamedTuple):
         b, f = found.b, found.f.copy()
         rows = certificate.rows_to_check(problem, b, f, np.full(problem.n, found.error_bound), settings["tol"])
         rows[stored_rows] = True
-        # Marks are made for rounding of kernel values alone. In float64, rounding of the updates of f is as large.
+        # ``error_bound`` counts rounding of kernel values alone. In float64, rounding of f's updates can be as large.
         rows |= found.dtype == "float64"
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
         optimality = certificate.of(problem, b, f)

@@ -270,7 +270,7 @@ class LookupEstimator(BaseEstimator):
     Attributes
     ----------
     original
-        the estimator that is replaced.
+        the estimator for which this one stands.
     folds
         all fits and their results.
     candidate

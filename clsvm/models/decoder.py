@@ -4,7 +4,7 @@ A row has k * (k - 1) / 2 decision values if there is a binary problem for each 
 strips. A strip holds the decision values of one class against a range of later classes, for a few rows. Each strip is
 reduced to votes or sums before the next strip is computed. The division into strips does not change the results.
 
-:class:`Decoder` makes the predictions of an estimator. :func:`calibrated` fits parameters of probabilities as LIBSVM
+:class:`Decoder` makes the predictions of an estimator. :func:`calibrated` fits probability parameters as LIBSVM
 does, by cross-validation. A model holds these parameters:
 
 - two classes: a sigmoid of the decision value (J. Platt, "Probabilistic outputs for support vector machines", 2000);
@@ -241,7 +241,7 @@ def pair_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
     return out
 
 
-# Parameters of probabilities
+# Probability parameters
 
 
 def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
@@ -463,7 +463,7 @@ def folds(y: NDArray[Any], count: int, of_classes: bool) -> list[tuple[Rows, Row
 
 
 def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-    """Fit the parameters of probabilities for a fitted estimator, and return its model with these parameters.
+    """Fit the probability parameters of a fitted estimator, and return its model with these parameters.
 
     Classifiers and regressors are fitted five times more, each time to four fifths of the rows, with the same
     parameters and weights. Each fit gives decision values of the other rows. If the training rows of such a fit lack

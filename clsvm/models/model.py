@@ -144,7 +144,7 @@ class KernelModel:
         device : str, int, list or None
             Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. A list stands for its first device.
         memory_limit : int, str or None
-            Most bytes of device memory to use.
+            Limit of the device memory to use: bytes, or text such as "2GB".
         shape : str
             For a model with a problem for each pair of classes: "ovo" returns the value of each pair, "ovr" a value
             for each class, as scikit-learn computes it. Other models ignore it.
@@ -313,7 +313,7 @@ class KernelModel:
         device : str, int, list or None
             Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. A list stands for its first device.
         memory_limit : int, str or None
-            Most bytes of device memory to use.
+            Limit of the device memory to use: bytes, or text such as "2GB".
 
         Returns
         -------
@@ -338,7 +338,7 @@ class KernelModel:
 
     @property
     def has_probabilities(self) -> bool:
-        """Return whether the model has parameters of probabilities or, for a regression, the scale of its errors."""
+        """Return whether the model has probability parameters or, for a regression, the scale of its errors."""
         return (self.prob_density_marks if TASKS[self.task].kind == ONE_CLASS else self.probA) is not None
 
     def predict_proba(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
@@ -351,7 +351,7 @@ class KernelModel:
         device : str, int, list or None
             Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. A list stands for its first device.
         memory_limit : int, str or None
-            Most bytes of device memory to use.
+            Limit of the device memory to use: bytes, or text such as "2GB".
 
         Returns
         -------
