@@ -63,7 +63,7 @@ kernel EXPLICIT void coupled(global const wide *restrict t, const long ld, const
   }
 }
 
-// Add the sums that ``items`` work-items s wrote: out[j] += sum_s parts[s * size + j], in the order of s.
+// Add the sums that the work-items s = 0 .. items - 1 wrote: out[j] += sum_s parts[s * size + j], in the order of s.
 // Work-items: one for each j.
 kernel EXPLICIT void add_parts(global const wide *restrict parts, const int items, const int size, global wide *restrict out) {
   const int j = get_global_id(0);
@@ -174,9 +174,9 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 #define WIDE(sum) wide_of(sum)
 #endif
 
-// Compute t[q][i] = sum_u v[q][u] * K[u][i] for the outputs q = p .. p + outputs - 1, and for LINE rows i.
-// A work-item sums over the right-hand rows u = begin .. end - 1 for one row i. Then the sums of the WG / LINE
-// work-items of each row are added.
+// Compute t[q][i] = sum_u v[q][u] * K[u][i] for the outputs q = p .. p + outputs - 1 and the LINE rows i of a
+// work-group. v are coefficients, and K[u][i] is a kernel value. A work-item sums over the right-hand rows u = begin ..
+// end - 1 for one row i. Then the sums of the WG / LINE work-items of each row are added.
 #define FORWARD(outputs)                                                                                             \
   {                                                                                                                  \
     wide total[outputs];                                                                                             \

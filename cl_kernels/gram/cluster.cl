@@ -39,8 +39,8 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
 
 // Define the fields of slot s. A slot stores one active cluster, which rows can still join. There are k slots, a
 // multiple of LANES.
-// WORD is word w of the union of the patterns of the cluster's rows, and COLUMNS is the number of bits in this union.
-// ROWS is the cluster's number of rows, or -1 for an unused slot. NAME is the index of the cluster.
+// WORD is word w of a bit set, the columns in which any row of the cluster has a nonzero. COLUMNS is the number of
+// these columns. ROWS is the cluster's number of rows, or -1 for an unused slot. NAME is the index of the cluster.
 // Work-item ``lid`` of the work-group owns the slots lid, lid + WG, ...
 #define WORD(s, w) (((size_t)(s) / LANES * words + (w)) * LANES + (s) % LANES)
 #define COLUMNS(s) slots[s]
@@ -105,11 +105,12 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 // Assign rows to clusters of ``size`` rows. Work-group p, or SIMD work-item p, fills ``share`` clusters: the clusters
 // with the indices p * share, p * share + 1, ...
 // ``walk`` lists all n rows in the order in which they are assigned. Work-group p takes the rows from
-// walk[p * share * size] on, one after another. Each row joins the active cluster of least cost (nearest).
+// walk[p * share * size] on, one after another. Each row joins the active cluster whose columns
+// fit it best (the function nearest).
 // At most ``active`` of the work-group's clusters are active at a time, each in a slot. When a cluster is full, the
 // next cluster takes its slot.
 // order[c * size ...] receives the rows of cluster c. If the cluster is not full, the other entries stay unchanged.
-// filled[c] receives the union of the patterns of the cluster's rows.
+// filled[c] receives a bit set, the columns in which any row of cluster c has a nonzero.
 kernel OF_GROUP void assign(const int n, const int words, const int size, const int active, const int k,
                             const int clusters, const int share, global const uint *restrict patterns,
                             global const int *restrict walk, global uint *restrict unions, global int *restrict slots,

@@ -10,8 +10,9 @@
 // Launch (UB, S): work-item (l, s) takes the entries s, s + S, ... of right-hand row u = first + l.
 // Three kernels run one after another:
 //   mark    gives each feature a line, and sets the line to zero. If by_entry is 0, feature j has line
-//     1 + dense_columns + j. If by_entry is 1, the CSR entries of the block's rows are numbered from 1, and the number
-//     of one entry with feature j replaces 1 + j. The host chooses the way that needs fewer lines.
+//     1 + dense_columns + j. If by_entry is 1, the CSR entries of the block's rows are numbered from 1. Then feature j
+//     has line dense_columns + e, with the number e of any entry of feature j. The host chooses the way that needs
+//     fewer lines.
 //   fill    writes the entries' values to the lines, and the norms uu
 //   copy_dense  block[(1 + k) * UB + u - first] = dense[rows[u] * dense_columns + k],   for columns k of ``dense``
 #ifndef INDEX

@@ -1,17 +1,18 @@
-// Copy, complete and multiply rows of the n x n kernel matrix K that are stored on the device.
+// Copy, complete and multiply rows of the n x n kernel matrix K that are stored on the device, with three kernels.
 // Row i of K is in slot slot_of[i] (STORED_ROW), or in slot i if slot_of is null. A row that is not stored has
 // slot_of[i] = -1. A slot has ``ld`` values, and a buffer (slab) has slab_rows slots.
 // gather_tile copies kernel values to a tile Q of capacity x capacity values:
 //   Q[u][v] = K[rows[u]][rows[v]] for v >= reused, or 0 if rows[u] or rows[v] is -1 or row rows[u] is not stored
+// Values in the columns v < reused of Q are left as they are.
 // If ``symmetric`` is set, a row u >= reused gets only the columns v = reused .. u. The kernel ``mirror`` of carry.cl
 // fills in its other columns. Work-items: V of them take a row u of Q, and write consecutive values. In SIMD style one
 // work-item takes a row u.
-// mirror_rows completes rows of which only the first ends[u] columns are stored, by symmetry:
+// mirror_rows completes rows u of K by symmetry. Of row u only the first ends[u] columns are stored:
 //   K[u][v] = K[v][u] for v >= ends[u]
 // ends[u] is n or a multiple of SIDE = 16. Row v must have its columns 0 .. v, and the last n % SIDE rows all columns.
 // Only SIMD style has this kernel. A work-item completes SIDE rows u, in blocks of SIDE x SIDE values, so that reads
 // and writes take whole cache lines.
-// add_between multiplies values of K by factors D, with a work-item for each u. It needs row i of K in slot i:
+// add_between adds values of K, times factors D, to sums c. Each u has a work-item, and row i of K must be in slot i:
 //   c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
 #define SIDE 16
 

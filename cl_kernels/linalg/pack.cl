@@ -1,12 +1,12 @@
 // Pack n vectors of d numbers of a matrix M into blocks of V vectors, the layout that products of matrices read:
 //   to[((i / V) * length + to0 + k) * V + i % V] = M[from + i * stride + k * step],   i < n,  k < d
-// The vectors are rows of M if step is 1, and columns of M if stride is 1. One of both is 1. i / V is rounded down.
+// The vectors are rows of M if step is 1, and columns of M if stride is 1. step or stride is 1. i / V is rounded down.
 // Vectors i >= n are filled with zeros. With ``triangle`` set, the entries k < i of vector i are 0 too.
 // A block has memory for ``length`` entries of each vector. Entry 0 of a vector is stored as entry to0.
-// Work-items: the global size is (S, blocks). The S items of a block divide its numbers among them, in their order in
-// M, so that consecutive items read consecutive addresses.
-// SIMD: S is 1, and the item reads and writes V numbers at a time. If step is 1, it transposes V x V numbers in
-// registers.
+// Work-items: the global size is (S, blocks). The S items of a block divide its numbers among them, so that
+// consecutive items read consecutive numbers of M.
+// SIMD style (on CPUs): S is 1, and the item reads and writes V numbers at a time. If step is 1, it transposes V x V
+// numbers in registers.
 kernel OF_ITEMS(64) void pack(global const real *restrict M, const long from, const long stride, const long step, const int n,
                  const int d, const int triangle, const int to0, const int length, global real *restrict to) {
   const int i0 = get_global_id(1) * V, begin = triangle ? min(i0, d) : 0, valid = min(V, n - i0);

@@ -2,10 +2,10 @@
 // The rows are not sorted, but counted in histograms of their violations.
 // Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. With NO_BIAS
 // all rows are on side 0. Rows that are already in the working set (in_set[row] = 1) are on no side.
-// A bin is a range of violations. Bin 0 of a side is for the two rows with the extreme gradients (extremes.cl).
+// A bin is a range of violations. Bin 0 of a side is only for rows with an extreme gradient, m or M (extremes.cl).
 // From bin 1 on, violations fall from bin to bin, and 128 bins cover a factor of 2.
 // The last bin of a side is the first one such that the bins up to it have at least ``quota`` rows. All rows in earlier
-// bins are chosen, and rows in the last bin until the side has ``quota`` rows. If the side has fewer rows than
+// bins are chosen, and so many rows in the last bin that the side has ``quota`` rows. If the side has fewer rows than
 // ``quota``, all are chosen, and the last bin is BINS.
 // Four kernels run one after another, after extremes.cl. Chunk c is the rows c * chunk .. (c + 1) * chunk - 1:
 //   histogram  counts[c][side][bin] = number of rows of chunk c;   totals[side][bin] = their sum over the chunks
@@ -64,8 +64,9 @@ inline float violation_of(const Extremes e) {
 // violations by this factor.
 // m is the smallest gradient of rows whose coefficient can rise, and M the largest of rows whose coefficient can fall.
 // A group's violation is M - m, or with NO_BIAS the larger of M and -m.
-// The rows im and iM are chosen first, since bin_of puts them into bin 0 of the histogram. An SMO iteration changes two
-// rows of one group. So with two groups, the group with the smaller violation gets im = iM = INT_MAX, which is no row.
+// The rows im and iM are chosen for the working set before all others: bin_of puts them into bin 0, the first bin of
+// violations. An SMO iteration changes two rows of one group. So of two groups, only the group with the larger
+// violation keeps im and iM. The other group gets INT_MAX, which is no row.
 INLINED float read_extremes(Extremes *e, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   float violation = 0;
@@ -117,7 +118,9 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
 }
 
 // Add up a histogram: *better = bins[0] + ... + bins[last - 1], and *ties = bins[last], or 0 if last = BINS.
-// bins[k] is the number of rows of one chunk and one side whose violations are in bin k, a range of violations.
+// bins[k] is the number of rows whose violations are in bin k, a range of violations that falls with k. It counts only
+// rows of one chunk, and only those whose coefficients should rise, or only those whose coefficients should fall.
+// ``last`` is the last bin from which rows are chosen for the working set.
 // Consecutive items of a work-group read consecutive bins.
 INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
   const int lid = get_local_id(0);

@@ -9,10 +9,10 @@
 //     subtracted number is the same in all problems, so that it does not change violations.
 //   U[p][k] is 0 if coefficient b[p][k] may rise. Otherwise it is infinity, which keeps F[p][k] out of the minimum.
 //   D[p] is the change of the coefficient that the last iteration made in problem p
-// The maximum has no such mask. If the coefficient with the largest gradient is at its lower bound, it is the only one
-// of the row that may rise, and the violation is 0.
-// B[p][k] are the coefficients. They lie in the memory of delta until delta[p][k] receives, at the end, the change of
-// each coefficient by the solve.
+// The maximum has no such mask. The coefficients of a row sum to 0, and only one of them may be positive. So if the
+// coefficient with the largest gradient is at its lower bound, no other one may rise, and the violation is 0.
+// B[p][k] are the coefficients, in the memory of delta. At the end, the change of each coefficient by the solve
+// replaces the coefficient there.
 // Arguments: ws has W row numbers; -1 stands for no row. f, b and hi (problems, n) are the gradients, coefficients
 // and upper bounds of all n rows.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.

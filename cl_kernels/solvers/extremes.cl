@@ -4,8 +4,8 @@
 //   up = {i : b_i < hi_i},   low = {i : b_i > lo_i},   m = min_up f,   M = max_low f
 // The violation of a problem is M - m. The violation of row i is M - f_i in up, and f_i - m in low. A row in both sets
 // has the larger of the two.
-// The dual of epsilon-SVR has the term epsilon * |b| (common.cl). Then f_i is the derivative to the right of b_i for
-// rows in up, and to the left of b_i for rows in low.
+// The dual of epsilon-SVR has the term epsilon * |b| (common.cl). Then up uses the derivative to the right of b_i in
+// place of f_i, and low the derivative to the left of b_i.
 // NO_BIAS: the sum of b is free. The violation of row i is -f_i in up, and f_i in low. The violation of the problem is
 // the largest violation of a row.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed (nu-SVC,
@@ -72,9 +72,9 @@ typedef int which;
 
 // Hold what a work-item has found in the rows that it has read, separately for each of the AT_ONCE lanes. Derivatives
 // are those of the dual objective by a row's coefficient.
-//   m, im       the smallest derivative to the right of rows that can rise, and its row
-//   M, iM       the smallest negated derivative to the left of rows that can fall, and its row
-//   free, sum   the number of free rows, which can rise and fall, and the sum of their derivatives
+//   m, im       the smallest right-hand derivative of a row whose coefficient can rise, and this row
+//   M, iM       the smallest negated left-hand derivative of a row whose coefficient can fall, and this row
+//   free, sum   the number of free rows, whose coefficients can rise and fall, and the sum of their derivatives
 typedef struct {
   some m, M, sum;
   which im, iM, free;
@@ -100,8 +100,9 @@ inline void add_rows(Partial *s, const int i, const some right, const some left,
   s->sum = ADD(s->sum, PICK(both, right, (some)wide_of(0))), s->free += ONE_EACH(both);
 }
 
-// Set *value to the smallest value in the lanes of v, and *index to its row; of equal values to the smallest row. The
-// value in lane k is of row i[k] + k.
+// Set *value to the smallest value in the lanes of v, and *index to its row; of equal values to the smallest row.
+// Lane k keeps its best value v[k] of the rows that it has read. It comes from row i[k] + k, because lane k reads row k
+// of each vector of rows, and i[k] is the first row of the vector.
 inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #if AT_ONCE == 1
   *value = v, *index = i;
@@ -117,8 +118,9 @@ inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #endif
 }
 
-// Write the extremes of one chunk of rows to ``numbers`` and ``places``, for the rows of group g. A work-group reads
-// the chunk. s holds the extremes that this work-item has found in the chunk.
+// Write the extreme derivatives in a chunk of rows to ``numbers``, and their rows to ``places``. Also write the sum
+// over free rows to ``numbers``, and the number of free rows to ``places``. Only rows of group g count.
+// A work-group reads the chunk. s holds what this work-item has found in the chunk.
 inline void __attribute__((always_inline)) write_partial(const Partial s, const int g, local wide *values, local int *indices,
                                                 global wide *numbers, global int *places) {
   const size_t piece = (size_t)get_group_id(0) * GROUPS + g;
@@ -196,7 +198,7 @@ INLINED void combine(Extremes *found, const int pieces, const int g, global cons
 // offset rho. q is the linear term of the dual.
 //   quadratic = sum b * (f - q),   linear = sum (b * q + epsilon * |b|)
 //   loss = sum max(lo * (rho - f + epsilon), hi * (rho - f - epsilon), 0)
-// From these, the host computes the objectives. With sum b = 0 they are equations 1 and 2 of GTSVM:
+// From these, the host computes the objectives. With sum b = 0 they are equations 1 and 2 of the GTSVM paper (2011):
 //   dual = -(quadratic / 2 + linear),   primal = quadratic / 2 + loss - rho * sum b
 kernel OF_GROUP void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi,

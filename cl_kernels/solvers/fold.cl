@@ -25,8 +25,8 @@ typedef CAT(REAL, DW) rvec;
     out = OP(v2.x, v2.y);                                          \
   }
 
-// Return the smallest index of the number ``value`` in an array, after a pass over the array in vectors of DW numbers.
-// In the pass, lane z kept the best number v[z] that it met, and at[z], the number of the vector in which it met this.
+// Return the smallest index of ``value``, the smallest or largest number of an array that was read in vectors of DW
+// numbers. Lane z kept the smallest or largest number v[z] that it read, and at[z], the index of its vector.
 // So v[z] is the array's entry at[z] * DW + z. Lane z of ``lanes`` is z.
 inline int first_index(const rvec v, const real value, const ivec at, const ivec lanes) {
   const ivec index = select((ivec)(INT_MAX), at * DW + lanes, isequal(v, (rvec)value));

@@ -1,8 +1,9 @@
 // List the rows of the kernel matrix K that the update of the gradients f needs, after the dual problem over the
 // working set was solved. Then make space in the working set for new rows.
 // If ``all`` is 1, the kernel runs before the solve, and lists all rows of the working set.
-// The working set has W row numbers. ``problems`` is 1, except for problems that are coupled row by row (coupled.cl).
-// A row of the working set is listed if its coefficient changed in a problem. It is listed as a hit or as a miss:
+// The working set has space for W row numbers; -1 stands for no row. ``problems`` is 1, except for problems that are
+// coupled row by row (coupled.cl). A row of the working set is listed if its coefficient changed in a problem. It is
+// listed as a hit or as a miss:
 //   slot_of[row] >= 0   hit: the row cache has the row. hit_slot lists its slot, and hit_D the changes of its
 //     coefficient.
 //   slot_of[row] < 0    miss: the row has to be computed. miss_row lists its number, miss_slot the slot to store it in,
@@ -10,7 +11,8 @@
 // A miss gets the next slot of the row cache, a ring of ``capacity`` slots. The row that owned the slot is evicted. If
 // capacity is 0, there is no cache, and every listed row is a miss.
 // Hits are read before misses are written, so a row may be read and evicted in one outer iteration.
-// The working set has ``used`` rows. Its last ``stay`` rows become its first entries, and all other entries become -1.
+// The first ``used`` entries of the working set are in use. The last ``stay`` of these move to its beginning, and all
+// other entries become -1.
 // Work-items: one work-group.
 // Arguments: delta has the changes of the coefficients. hit_D and miss_D have ``stride`` numbers for each problem.
 // in_set[row] says whether a row is in the working set.

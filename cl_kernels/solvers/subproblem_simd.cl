@@ -10,13 +10,14 @@
 // f of rows that can fall, both at the start. So F of rows that are to change is near 0, where floats have small
 // rounding errors. These errors do not add up over working sets, because the changes of b, and not F, update f of all
 // rows.
-// F + up and F + low are the derivatives to the right and to the left of b. up and low are plus or minus epsilon, or
-// infinite at a bound.
+// F + up and F + low are the derivatives to the right and to the left of b, less the number that was subtracted from f.
+// up and low are plus or minus epsilon, or infinite at a bound.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed.
 // Each group has its own row i, m and M, and both rows of a pair are of one group.
 // NO_BIAS: the sum of b is free. An iteration changes the one coefficient k with the largest gain f_k^2 / Q_kk. F is f.
 // ROWS: Q is not given. The kernel makes a row of Q when an iteration first needs it, or at the start if the row's
-// coefficient is not 0 (templates/gram/row_simd.mako, cl_kernels/gram/row_stored.cl). SPLIT does not support this.
+// coefficient is not 0 (templates/gram/row_simd.mako, cl_kernels/gram/row_stored.cl). ROWS cannot be combined with
+// SPLIT.
 // Arguments: ws has W row numbers; -1 stands for no row. f, b, lo and hi (problems, n) are the gradients,
 // coefficients and bounds of all n rows.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.

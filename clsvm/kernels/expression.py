@@ -47,7 +47,7 @@ def _erf(x: Any) -> Any:
 
 
 class Function(NamedTuple):
-    """Describe an operator or function of the language.
+    """Describe an operator or function of the language in which users write kernel expressions.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class Expression:
     Attributes
     ----------
     text
-        the expression in Python's normal form.
+        the expression as ast.unparse writes it.
     variables
         names of quantities that depend on the rows, such as dot and sqdist.
     parameters
@@ -341,18 +341,21 @@ class _Reader:
 
 
 _COSINES = np.array([1.0, 1 - 1e-6, 0.9, 0.3, 1e-2, 1e-5, -1e-5, -1e-2, -0.3, -0.9, -1.0])
-_POINTS = 6  # rounding errors are estimated at this many values from the smallest to the largest norm, entry or sum
+_POINTS = 6  # rounding errors are estimated at this many values of each variable, from its smallest to its largest
 _STEPS, _LARGEST = np.linspace(0, 1, _POINTS), float(np.finfo(np.float64).max)
 INVALID = float(np.finfo(np.float32).max)  # stands for the error of an inf or nan where the exact value is finite
 
 
 class Extent(NamedTuple):
-    """Hold the largest and the smallest size of a set of rows, and their largest and smallest entry.
+    """Hold the largest and the smallest size of the rows in a set, and their largest and smallest entry.
+
+    The size of a row is its squared norm. If K(x, y) = f(sum_j e(x_j, y_j)), it is instead a bound of such sums
+    (Kernel.sizes).
 
     Attributes
     ----------
     largest
-        the largest size of a row: the squared norm, or for K(x, y) = f(sum_j e(x_j, y_j)) the size by Kernel.sizes.
+        the largest size of a row.
     least
         the smallest nonzero size of a row.
     high
@@ -441,9 +444,9 @@ def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Eval
 
 
 def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArray[Any]]:
-    """Return sample values, of type ``wide``, of xx, yy, dot and sqdist for rows x and y with these extents.
+    """Return sample values, of type ``wide``, of xx, yy, dot and sqdist for rows x and y.
 
-    ``rows`` is the extent of the rows x, ``others`` that of the rows y.
+    ``rows`` gives the smallest and the largest squared norm of the rows x, and ``others`` those of the rows y.
     """
     xx = between(rows.least, rows.largest, wide)[:, None, None]
     yy = between(others.least, others.largest, wide)[:, None]
@@ -454,9 +457,9 @@ def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArra
 
 
 def elements(rows: Extent, others: Extent, signs: Sequence[int], wide: type) -> dict[str, NDArray[Any]]:
-    """Return sample entries, of type ``wide``, of rows x and y, which are 0 or have one of the ``signs``, 1 and -1.
+    """Return sample entries, of type ``wide``, of rows x and y. An entry is 0 or has one of the ``signs``, 1 and -1.
 
-    ``rows`` is the extent of the rows x, ``others`` that of the rows y.
+    ``rows`` gives the smallest and the largest absolute entry of the rows x, and ``others`` those of the rows y.
     """
     x, y = (
         np.concatenate([[0.0], *(sign * between(one.low, one.high, wide) for sign in signs)]) for one in (rows, others)

@@ -25,10 +25,11 @@ from clsvm.kernels.expression import INVALID, Evaluation, Extent, between, compa
 from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, distances, user_spec
 
 _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)
-_DIGITS = 1e-3  # float64 errors are derived from float32 errors if these are at most this share of the largest |K|
+# The error of K in float64 is scaled from the error in float32 if the latter is at most this share of the largest |K|.
+_DIGITS = 1e-3
 _CELLS = 1 << 18  # number of terms e(x_j, y_j) that the host computes at a time
 _SAMPLE = 500  # rows on which Kernel.check tests a kernel function
-# Kernel.rounding tests distances (eps / 2)^step, with the second array of steps if it tests only one norm.
+# Kernel.rounding evaluates K at distances (eps / 2)^step. Functions of sqdist alone need one norm, and take more steps.
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)
 _SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # norms for Kernel.rounding, as shares of the largest norm
 
@@ -71,7 +72,7 @@ class Check(NamedTuple):
 
     @classmethod
     def of(cls, K: Matrix) -> Check:
-        """Return the properties of a kernel matrix K (n, n)."""
+        """Return the report on a kernel matrix K (n, n): its symmetry, its eigenvalues, and whether it is finite."""
         if not np.isfinite(K).all():
             return cls(len(K), False, math.inf, False, -math.inf, math.inf, False)
         asymmetry, scale = float(np.abs(K - K.T).max(initial=0.0)), float(np.abs(K).max(initial=0.0))
@@ -163,14 +164,17 @@ class Kernel:
         return cls(replace(user_spec(function, element, params), nonnegative=nonnegative), **params)
 
     def _check_numbers(self) -> None:
-        """Raise ValueError if a number computed from parameters, or the element-wise term e(0, 0), is not finite."""
+        """Raise ValueError if a number computed from parameters is not finite.
+
+        If K(x, y) = f(sum_j e(x_j, y_j)), raise it also if e(0, 0) is not finite.
+        """
         for argument, number in zip(self.spec.arguments, self.numbers, strict=True):
             if not math.isfinite(number):
                 given = ", ".join(f"{name}={value:g}" for name, value in self.params.items())
                 raise ValueError(f"with {given} the number {argument.name} in {self.spec.formula!r} is {number}")
         if self.spec.element and not np.isfinite(at_zero := self._element(0.0, 0.0)):
             text = self.spec.element.text
-            raise ValueError(f"{text!r} is {at_zero} at x = y = 0, where padding needs a number; use where(...)")
+            raise ValueError(f"{text!r} is {at_zero} at x = y = 0, expected a finite number; use where(...)")
 
     @property
     def name(self) -> str:
@@ -247,7 +251,7 @@ class Kernel:
         X, Y, empty = arrays.both_dense(X, X if Y is None else Y)
         self.check_domain(X)
         self.check_domain(Y)
-        if self.spec.oracle:  # empty columns need not be counted, since e(0, 0) of every built-in function is 0
+        if self.spec.oracle:  # a built-in function in NumPy; it needs no ``empty``, since its e(0, 0) is 0
             with np.errstate(all="ignore"):
                 return self.spec.oracle(X, Y, **self.params)
         return self.evaluate(X, Y, empty)
@@ -332,8 +336,8 @@ class Kernel:
     def sizes(self, X: Any) -> NDArray[np.float64]:
         """Return each row's size (n,), from which :meth:`rounding` derives the errors of K.
 
-        The size is the squared norm. If that underflows to 0 for a nonzero row, it is the smallest positive float64. If
-        K(x, y) = f(sum_j e(x_j, y_j)), the size is 2 * max(|sum_j e(0, x_j)|, |sum_j e(x_j, x_j)|).
+        If K(x, y) = f(sum_j e(x_j, y_j)), the size is 2 * max(|sum_j e(0, x_j)|, |sum_j e(x_j, x_j)|). Otherwise it is
+        the squared norm, or the smallest positive float64 if the squared norm of a nonzero row underflows to 0.
         """
         with np.errstate(over="ignore", under="ignore"):
             if not self.spec.element:
@@ -357,14 +361,14 @@ class Kernel:
     ) -> float:
         """Return the largest rounding error of K(x, y), divided by ``eps``, for rows x and y of at most this ``size``.
 
-        K is evaluated on a grid of norms and distances. Let m = 1 + 0.75 * sqrt(terms). The error at a point of the
-        grid is the larger of two numbers. One is min(2, m) * ``eps`` * |K|, for the rounding of K itself. The other is
-        the sum of the changes of K due to these errors:
+        K is evaluated on a grid of norms and distances. The error at a point of the grid is the larger of two numbers.
+        One is min(2, m) * ``eps`` * |K|, for the rounding of K itself. The other is the change of K due to the errors
+        of its arguments. With m = 1 + 0.75 * sqrt(terms), these are:
 
-        - <x,y> is wrong by m * ``eps`` * |x| |y|, and <x,x> and <y,y> likewise;
-        - or, if K is a function of a sum of terms e(x_j, y_j), this sum is wrong by max(4, m) * ``eps`` * ``size``;
-        - inner products and sums are also wrong by ``floor``, because terms underflow (:func:`underflow`).
+        - if K is a function of inner products: m * ``eps`` * |x| |y| in <x,y>, and likewise in <x,x> and <y,y>;
+        - if K is a function of a sum of terms e(x_j, y_j): max(4, m) * ``eps`` * ``size`` in this sum.
 
+        ``floor`` is a further error of each inner product or sum, because terms underflow (:func:`underflow`).
         ``terms`` is the number of terms of an inner product, or 0 to leave out the rounding of its sum. ``least`` is
         the smallest nonzero size of a row. The result is infinite if no value on the grid is finite.
         """
@@ -401,11 +405,11 @@ class Kernel:
 
     @lru_cache(maxsize=64)  # noqa: B019  as above
     def evaluation(self, rows: Extent, others: Extent, dtype: str, d: int) -> Evaluation:
-        """Return the errors of K(x, y) that come from evaluating its expressions in ``dtype``.
+        """Return the largest errors of K(x, y) that come from evaluating its expressions in ``dtype``.
 
-        ``rows`` and ``others`` are the extents of the rows x and y, which have d features. Errors are found for sample
-        rows of the smallest and the largest sizes, and of a few sizes between. Inner products, norms and entries count
-        as exact numbers, rounded once to ``dtype``; :meth:`rounding` covers their other errors.
+        ``rows`` and ``others`` are the ranges of sizes and entries of the rows x and y, which have d features. Errors
+        are found for sample rows of the smallest and the largest sizes, and of a few sizes between. Inner products,
+        norms and entries count as exact numbers, rounded once to ``dtype``; :meth:`rounding` covers their other errors.
         """
         if dtype == "float64":
             single = self.evaluation(rows, others, "float32", d)
@@ -419,7 +423,10 @@ class Kernel:
         return self._evaluation(rows, others, dtype, d, np.longdouble)
 
     def _evaluation(self, rows: Extent, others: Extent, dtype: str, d: int, wide: type) -> Evaluation:
-        """Compute :meth:`evaluation` by comparison with the type ``wide``, which should hold each subtree's value."""
+        """Return what :meth:`evaluation` returns, by comparing values in ``dtype`` with values in the type ``wide``.
+
+        The range of ``wide`` should include the value of each subtree of the expressions.
+        """
         expression = self.spec.expression.tree
         if not self.spec.element:
             given = {**inner_products(rows, others, wide), **self.params}
@@ -436,7 +443,7 @@ class Kernel:
         def moved(error: float) -> float:
             """Return the largest change of K if each of d terms e(x_j, y_j) is wrong by ``error``.
 
-            Return 0 if ``rounding`` covers so small an error, and INVALID if the error itself is INVALID.
+            Return 0 if :meth:`rounding` includes so small an error already. Return INVALID for the error INVALID.
             """
             if error >= INVALID or error <= least:
                 return INVALID if error > least else 0.0
@@ -482,7 +489,7 @@ class Kernel:
         return self._made(f"({self.spec.text}) ** {int(exponent)}", self._parameters())
 
     def _composed(self, operator: str, other: Any, number: str) -> Kernel:
-        """Return the kernel ``self operator other``. If ``other`` is a number, it becomes a parameter ``number``."""
+        """Return the kernel ``self operator other``. A number ``other`` becomes a parameter, named ``number``."""
         if isinstance(other, Real) and not isinstance(other, bool):  # type: ignore[unreachable]
             if operator == "+" and other == 0:
                 return self  # sum() of kernels begins with 0 + the first kernel
@@ -505,7 +512,7 @@ class Kernel:
         return self._made(text, (*self._parameters(), *theirs))
 
     def _parameters(self) -> tuple[Parameter, ...]:
-        """Return the parameters with this kernel's values as defaults, and without limits."""
+        """Return the parameters with this kernel's values as defaults, and without the limits of their values."""
         pairs = zip(self.spec.parameters, self.values, strict=True)
         return tuple(Parameter(p.name, value, integer=p.integer) for p, value in pairs)
 
@@ -550,7 +557,7 @@ class Kernel:
         except KeyError as error:
             raise ValueError(f"a kernel's record needs {error}, got {str(record)[:80]!r}") from None
         if kernel.record() != record:
-            raise ValueError(f"a kernel's record is not that of {kernel!r}: {str(record)[:200]}")
+            raise ValueError(f"a kernel's entries disagree: expected those of {kernel!r}, got {str(record)[:200]}")
         return kernel
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -139,7 +139,7 @@ class Spec:
 
     @property
     def formula(self) -> str:
-        """Return the text of f, followed by the text of e if the function has one."""
+        """Return the text of the expression f, followed by that of e if K(x, y) = f(sum_j e(x_j, y_j))."""
         sums = f", s = sum {self.element.text}" if self.element else ""
         return self.expression.text + sums
 
@@ -151,7 +151,8 @@ class Spec:
     def arguments(self) -> tuple[Argument, ...]:
         """Return the numbers that the device gets as kernel arguments: f0, f1, ... for f and e0, e1, ... for e.
 
-        They are the values of the largest subtrees of f and e that contain parameters and no variable.
+        f and e are the expressions in K(x, y) = f(sum_j e(x_j, y_j)); a function of inner products has only f. The
+        numbers are the values of the largest subtrees of these expressions that contain parameters and no variable.
         """
         return tuple(
             Argument("int" if node.name in e.integers else "real", f"{prefix}{i}", node.evaluate)
@@ -161,7 +162,7 @@ class Spec:
 
     @cached_property
     def constants(self) -> frozenset[float]:
-        """Return the constants in the expressions f and e."""
+        """Return the constants in the expression f, and in e if K(x, y) = f(sum_j e(x_j, y_j))."""
         nodes = (node for e in self._expressions for node in e.tree.walk())
         return frozenset(node.number for node in nodes if not node.name and not node.function)
 
@@ -211,9 +212,9 @@ def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
     return Spec("", made, parsed[0].text, parsed[1].text if element else "")
 
 
-# Oracles: built-in functions in NumPy, written independently of the expressions.
+# Oracles compute built-in kernel functions in NumPy. They are written independently of the functions' expressions.
 
-_FEW, _LONG = 1024, 8  # at most _FEW rows of at least _LONG columns: the distance of each pair is computed once
+_FEW, _LONG = 1024, 8  # distances() computes only one triangle for at most _FEW rows of at least _LONG columns
 
 
 def distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:

@@ -3,11 +3,12 @@
 ${lanes.settings()}
 // Compute K(X, U)' H K(X, U) v for several outputs p, in one pass over the rows X, which are in lane groups of V rows.
 // K[u][i] is the kernel value of row u of U and row i of X. v are coefficients of the rows u, and w weights of the rows
-// i. H is the step from t to r, for which there are two formulas:
+// i. H turns t into r by one of two formulas:
 //   t[p][i]    = sum_u v[p][u] * K[u][i]
 //   r[p][i]    = w[p][i] * t[p][i], or w[0][i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]) with P[p] = shares[p][i]
 //   part[p][u] = sum_i K[u][i] * r[p][i] over the rows i of one work-item
-// The first formula is used if ``shares`` is null. back.cl computes the same in four kernels. Here, kernel values stay
+// The first formula is used if ``shares`` is null. The second multiplies by diag(P) - P P', the Hessian of a loss that
+// couples the outputs. back.cl computes the same in four kernels. Here, kernel values stay
 // in the caches of one core.
 // A work-item takes BLOCK lane groups, SUB lane groups at a time. It stores their kernel values, SUB * V contiguous
 // values for each u, and reads these once for every four outputs. tiles_lanes_simd.mako says how X and U are read.

@@ -29,7 +29,7 @@
 // A work-group has TEAMS teams of UB items. It takes V rows, ROWS at a time, and each team takes ROWS / TEAMS of these
 // rows, one after another.
 // A team copies UB entries of its row, and the numbers of their lines, to local memory. Item u of the team multiplies
-// the entries by number u of these lines, so that consecutive items read consecutive addresses.
+// each entry by element u of the entry's line, so that consecutive items read consecutive addresses.
 // The ROWS x UB sums are transposed in local memory, so that consecutive items compute and write the kernel values of
 // consecutive rows i.
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.

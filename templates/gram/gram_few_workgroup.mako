@@ -29,11 +29,12 @@
 // product K(X, U), in the buffer ``panel`` in blocks of UB rows. Quotients are rounded down:
 //   x_i[J[j]] = values[at[g] + j * V + i % V],   g = i / V
 //   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]
-// With few right-hand rows, reading X is most of the work. So each value of X is read once, and multiplied by COLUMNS
-// right-hand rows while it is in a register.
+// With few right-hand rows, reading X is most of the work. So each value of X is read once, and multiplied by the
+// values of COLUMNS right-hand rows while it is in a register.
 // A work-group of (V / RX) * GROUPS items takes GROUPS lane groups. Each item owns RX neighbouring rows and reads them
 // itself. Consecutive items read consecutive addresses.
-// Local memory holds DEPTH features of the right-hand rows in two buffers, and all items read the same value at once.
+// Local memory has two buffers, each for DEPTH features of the right-hand rows. One is filled while items may still
+// read the other. All items read the same value at once.
 // Work-groups along dimension 1 of the launch divide the right-hand rows among them.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,

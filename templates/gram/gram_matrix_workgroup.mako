@@ -30,8 +30,8 @@
 #define ALONG (GROUPS * V / WARP_ROWS)  // warps along the rows of a tile
 #define X_FRAGMENTS (WARP_ROWS / FRAGMENT_ROWS)
 #define U_FRAGMENTS (WARP_VECTORS / FRAGMENT_VECTORS)
-// Define how many vectors of four values each feature has in local memory, two of them as padding. The padding shifts
-// each feature by eight banks, so that eight rows of each of four features are in different banks.
+// Define how many vectors of four values each feature has in local memory. The last two vectors are padding, which
+// shifts each feature by 8 of the 32 banks. So 8 rows of each of 4 features are in 32 different banks.
 #define X_LINE (GROUPS * NX + 2)
 #define U_LINE (BLOCKS * NY + 2)
 typedef float4 four;
@@ -45,8 +45,8 @@ typedef float4 four;
 // A warp owns WARP_ROWS x WARP_VECTORS values of a tile.
 // Work-groups along dimension 1 of the launch divide the tiles among them. With UPDATE, which adds the values to sums
 // (epilogue.mako), this dimension has size 1.
-// Local memory holds DEPTH features of the rows and of the right-hand rows in two buffers. The next features are loaded
-// to registers while the current ones are multiplied.
+// Local memory holds DEPTH features of the rows and of the right-hand rows in each of two buffers. The next features
+// are loaded to registers while the current ones are multiplied.
 // Rows and right-hand rows are read in vectors of four values, and consecutive items read consecutive addresses.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const float *restrict values,

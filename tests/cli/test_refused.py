@@ -55,7 +55,7 @@ USAGE = {
     "kernels show rbf --param gamma=1 --param gamma=2": "got gamma twice",
     "kernels show 1/c*dot --param c=0": "with c=0 the number f0",
     f"kernels show dot*c --param c=1{'0' * 400}": "c",
-    "kernels show --element 1/(x-y)": "where padding needs a number",
+    "kernels show --element 1/(x-y)": "at x = y = 0, expected a finite number",
     "kernels show rbf --kernel rbf": "KERNEL and --kernel both give a kernel function",
     "kernels emit --kernel rbf --product spam": "rows, update, both",
     "kernels emit --kernel chi2 --layout clustered": "expected one of dense, csr",

@@ -1,7 +1,8 @@
 """Choose how rows of X are laid out on a device, and lay them out.
 
 :func:`choose` returns a :class:`Plan` by the estimated cost of each layout, and :func:`build` lays out rows by a plan.
-Other functions adapt a plan to rows that are read only once, or that are selected by row number.
+Other functions adapt a plan to rows that are read only once, or from which products take
+some rows by number.
 
 LAYOUTS holds one record for each layout. A new layout needs a module in this folder, kernel templates, its record in
 LAYOUTS, and its name and help texts in clsvm/parameters.py. docs/design/additions.md lists further places, such as
@@ -26,7 +27,7 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, BITS, CSR, CLUSTERED, HYBRID, INVERTED)}
-# dense rows that products select by number become CSR if a value of K then costs less than this share of the dense cost
+# gathered_plan replaces dense rows by CSR if a value of K then costs less than this share of its cost with dense rows
 SOONER = 0.8
 _SAMPLE = 2048  # number of rows from which the density of columns is estimated
 # The centre of dense rows is the mean of about this many sampled rows, or of all rows if the sample has an outlier.
@@ -80,7 +81,7 @@ def choose(
 
 
 def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
-    """Return ``plan`` adapted to rows X (n, d) that are read once or selected by row number.
+    """Return ``plan`` adapted to rows X (n, d) that are read once, or from which rows are taken by number.
 
     An inverted index becomes hybrid, and clustered rows become dense, because their setup would not pay off. Bits
     become dense too, because X may have entries other than 0 and 1. In place of dense rows, CSR is taken if X is sparse
@@ -104,9 +105,9 @@ def unrestricted_plan(plan: Plan) -> Plan:
 
 
 def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False) -> Plan:
-    """Return ``plan`` adapted to rows X (n, d) that many products select by row number.
+    """Return ``plan`` adapted to rows X (n, d) from which many products each take some rows, by their numbers.
 
-    The result is that of :func:`single_pass_plan` with the same ``limit``, except in two cases. Dense rows become CSR
+    The result is that of :func:`single_pass_plan` with the same ``limit``, with two exceptions. Dense rows become CSR
     if a value of K then costs much less. If the user chose no layout (``free``), an inverted index becomes CSR when no
     column is worth storing densely.
     """
@@ -135,7 +136,7 @@ def streamed_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
 
 
 def _as(plan: Plan, kind: str) -> Plan:
-    """Return ``plan`` with the layout ``kind``. CSR keeps the plan's order of columns, but stores no column densely."""
+    """Return ``plan`` with the layout ``kind``. For CSR, keep the order of columns, but store none of them densely."""
     if plan.partition and kind == CSR.name:
         plan = replace(plan, partition=replace(plan.partition, dense=0))
     return replace(plan, kind=kind)
@@ -164,9 +165,9 @@ def row_bytes(plan: Plan, X: Data, itemsize: int) -> int:
 def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str, float], dict[str, float]]:
     """Return the estimated cost of a value of K by layout name, without and with the cost of laying out the rows.
 
-    Each of these two results is a dictionary. A fit computes about n values of K with each row, so a value bears 1 / n
-    of the cost of laying out a row. With ``auto``, the clustered layout is left out if this part of its cost exceeds
-    the whole cost of another layout, because estimating the rest of its cost takes long.
+    Each of these two results is a dictionary. A fit computes about n values of K with each row. So the second result
+    adds 1 / n of the cost of laying out a row. With ``auto``, the clustered layout is left out if this addition alone
+    exceeds the whole cost of another layout. The rest of its cost takes long to estimate.
     """
     costs: dict[str, float] = {}
     whole: dict[str, float] = {}

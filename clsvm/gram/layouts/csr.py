@@ -47,16 +47,18 @@ from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
-ORDERED = 8192  # CSR rows of more columns than this have them in order of falling density, to use caches better
+ORDERED = 8192  # if X has more columns than this, CSR sorts them by falling number of entries, to use caches better
 VALUE = 1.4  # cost of computing the kernel function and storing its value, as a multiple of the profile's value_cost
-CONVERTED = 1000.0  # cost of converting a dense row to CSR, for each column, in multiply-adds of dense rows
-LINE = 12000.0  # cost of copying one feature of a block of rows U of K(X, U), in multiply-adds of dense rows
-CACHED = 4096  # a second-level cache holds this many features of a block of 64 right-hand rows U of K(X, U)
-FAR = 3.0  # extra cost of an entry whose feature of U is not in a second-level cache, as a multiple of an entry's cost
+CONVERTED = 1000.0  # converting a dense row to CSR costs this many multiply-adds of dense rows for each of its columns
+# A block is a group of right-hand rows U of a product K(X, U). It is copied as a whole into a buffer, the panel.
+LINE = 12000.0  # cost of copying one feature of all rows of a block, in multiply-adds of dense rows
+CACHED = 4096  # a second-level cache holds this many features of a block of 64 rows
+# extra cost of an entry of X whose feature of the block is not in that cache, as a multiple of an entry's cost
+FAR = 3.0
 TEAM_ITEMS = 256  # work-items of a work-group
 # Costs of storing some columns densely, zeros included:
 MADE = 1.05  # factor on the cost of a value of K, which stands for the time to split columns into dense and sparse
-BEGUN = 0.5  # cost that densely stored columns add to a value of K besides multiply-adds, as a multiple of value_cost
+BEGUN = 0.5  # fixed cost of having densely stored columns, for each value of K, as a multiple of value_cost
 
 
 class Entries(NamedTuple):
@@ -154,7 +156,7 @@ class CsrReader(Reader):
         super().__init__(layout, stream, rows, kernel)
         self._sparse = rows.d - rows.dense.number
         self._line_bytes = 4 * max(1, self._sparse)
-        if kernel.spec.element:  # for K(x, y) = f(sum_j e(x_j, y_j)), kernels read sum_j e(0, x_j), not norms
+        if kernel.spec.element:  # K(x, y) = f(sum_j e(x_j, y_j)): OpenCL kernels read sum_j e(0, x_j) in place of norms
             self.norms = stream.buffer(self.real.itemsize * rows.n_pad)
             made = stream.variant(zero_sums(kernel.spec, rows.dtype, stream.profile, rows.d))
             given = rows.csr.indptr, rows.csr.data, self._sparse, self.norms, kernel.scalars(rows.dtype)
@@ -181,7 +183,8 @@ class CsrReader(Reader):
         """Return the bytes of one block of right-hand rows U of K(X, U). A panel holds one block at a time.
 
         A block consists of lines, each of which holds one feature of its rows. There is a line for each densely stored
-        column, and for as many other features as the rows can have. A line of zeros serves all further features.
+        column, and one for each other feature that the rows can have. All features that no row has share a line of
+        zeros.
         """
         r, width = self.rows, self.layout.width(self.stream.profile, self.rows.dtype, shape_class(capacity))
         lines: int = 1 + r.dense.number + min(self._sparse, r.entries(width))
@@ -201,7 +204,7 @@ class CsrReader(Reader):
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        """Yield a product's launch for each block of right-hand rows, once the block is in the panel ``right``."""
+        """Copy each block of right-hand rows into their buffer, the panel ``right``, and yield the launch for it."""
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
         size, local = self._range(right)
@@ -256,11 +259,12 @@ class Csr(Layout):
         return self.of_parts(survey, np.zeros(len(survey.density), bool))
 
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
-        """Return the cost of a value of K(X, U), in multiply-adds of dense rows, without the columns in ``whole``.
+        """Estimate the cost of a value of K(X, U), in multiply-adds of dense rows, from the entries stored in CSR.
 
-        ``whole`` is the mask of the columns that are stored densely. Reading an entry is half of its cost, and all
-        right-hand rows of a block share it. A CPU's cache holds only the densest columns of the block; an entry in
-        another column costs 1 + FAR times as much. The cost of copying the rows U into the block is added.
+        ``survey`` describes X. ``whole`` is the mask of the columns that are stored densely, which are left out. Half
+        of an entry's cost is for reading it, and all right-hand rows of a block share this half. A CPU's cache holds
+        only the densest columns of the block. An entry in another column costs 1 + FAR times as much. The cost of
+        copying the rows U into blocks is added.
         """
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
@@ -411,12 +415,14 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
 
-# An inverted index has blocks of BLOCK rows, so that a cache holds a block's values of K with one right-hand row.
-# If rows have few entries, blocks are larger (_size). The number of a row in a block of MAX_BLOCK rows fits in 16 bits.
+# An inverted index has blocks of BLOCK rows of X. A cache holds the values of K of a block and one right-hand row.
+# If rows have few entries, blocks are larger (_size), up to MAX_BLOCK rows: row numbers in a block have 16 bits.
 BLOCK, MAX_BLOCK = 16384, 1 << 16
 ADDED = 2.0  # cost of storing the sums over dense columns and reading them again, as a multiple of value_cost
-LIST = 60.0  # cost of finding a column's entries in a block, as a multiple of the cost of a pair of matching entries
-COLD = 1.75  # factor on LIST for at most 16 right-hand rows, since fewer columns are in a cache from an earlier row
+# cost of finding the entries that a block has in one column, as a multiple of the cost of a pair of matching entries
+LIST = 60.0
+# LIST is COLD times as large for at most 16 right-hand rows, because earlier ones left fewer columns in a cache
+COLD = 1.75
 MIN_INDEXED = 256  # an inverted index is made for at least this many rows
 PARTS = 4  # an inverted index is built by about this many work-items for each compute unit
 WEIGHED = 512  # a work-item adds weighted values of K to the sums of this many rows
@@ -434,7 +440,7 @@ class InvertedIndex(NamedTuple):
     indptr
         the first entry of each CSR row. The index of block b begins at entry start = indptr[b * size].
     ends
-        where the columns of each block b end: column k has the entries i with start + ends[b][k] <= i < start +
+        bounds of the columns in each block b: column k has the entries i with start + ends[b][k] <= i < start +
         ends[b][k + 1].
     rows
         row of each entry, counted from the first row of its block.
@@ -481,7 +487,7 @@ class Inverted(Hybrid):
     """Store the densest columns densely, and the entries of the other columns in CSR and in an inverted index."""
 
     name, reader, plain = "inverted", InvertedReader, HYBRID.name
-    elementwise = False  # element-wise sums have terms for entries without a match, which an inverted index skips
+    elementwise = False  # an inverted index skips features that only one row has, but a term e(x_j, 0) may not be 0
 
     def suits(self, profile: Profile) -> bool:
         return profile.style == "simd"
@@ -533,11 +539,12 @@ INVERTED = Inverted()
 
 
 def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: float = LIST, wait: float = 1.0) -> float:
-    """Return the cost of a value of K by the inverted index of n rows, in multiply-adds of dense rows.
+    """Estimate the cost of a value of K with an inverted index of n rows, in multiply-adds of dense rows.
 
     ``dense`` is the number of columns stored densely. ``count`` holds the number of entries of each other column.
-    ``found`` is the cost of finding a column's entries in a block, as a multiple of the cost of a pair of matching
-    entries. ``wait`` is the factor by which multiply-adds slow down if a CPU waits for memory (Survey.wait).
+    ``found`` is the cost of finding the entries that a block of rows has in one column, as a multiple of the cost of a
+    pair of matching entries. ``wait`` is the factor by which multiply-adds slow down if a CPU waits for memory
+    (Survey.wait).
     """
     share = np.asarray(count, np.float64) / n
     matches = float((share**2).sum() + found * share.sum() / min(n, BLOCK))

@@ -38,28 +38,28 @@ from clsvm.opencl.stream import Buffer, Stream
 
 MAX_FEATURES = 16384  # largest number of columns of clustered rows, and of dense rows that are mostly zero
 TILES = 4  # a work-item takes at least this many register tiles, if there are enough of them
-WORTH = 1 << 20  # a work-item makes at least this many multiply-adds, which take some microseconds
-# In K(U, U) a work-item takes one register tile, not several, if a compute unit has fewer than UNEVEN * TILES tiles.
+WORTH = 1 << 20  # a work-item makes at least this many multiply-adds, so that its start costs little by comparison
+# If a compute unit would get fewer than UNEVEN * TILES register tiles of K(U, U), a work-item takes only one tile.
 UNEVEN = 8
 CHUNK = 128  # features in a chunk: a first-level cache holds 128 features of a tile's rows and of the right-hand rows
-# by size class of U in K(X, U): rows with more than this number of chunks of features are multiplied chunk by chunk
+# rows of more than CUT[shape] chunks are multiplied chunk by chunk in K(X, U); shape is the size class of the rows U
 CUT = {"many": 1, "few": 4}
-WAIT = 1.5  # factor on the cost of a multiply-add of K(X, U) if U has few rows and a CPU waits for dense X
-# cost of the kernel function over dense rows and over clustered rows, as a multiple of the profile's value_cost
+WAIT = 1.5  # factor on the cost of a multiply-add of K(X, U) if U has few rows: a CPU then waits for X from memory
+# cost of the kernel function for one value of K, if rows are dense and if they are clustered, in units of value_cost
 DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
 # Constants of clustered rows:
 AHEAD = 64  # a row's values are prefetched this number of features ahead of their use
 # A work-item takes at most RUN lane groups of V rows, and a compute unit gets at least SHARE work-items.
 RUN, SHARE = 16, 8
 SKIPPED = 1024  # a multiply-add costs more if a cluster of rows leaves out more than this many of the d features
-SCATTERED = 1280  # the cost of a multiply-add doubles if a cluster leaves out SKIPPED + SCATTERED of the d features
-FIRST = 600.0  # cost of reading a feature of the rows U of K(X, U) for the first time, in multiply-adds of dense rows
-NEAR = 256  # a cache holds this many features of the rows U of K(X, U), so that reading these does not cost FIRST
+SCATTERED = 1280  # if a cluster leaves out SCATTERED features more than SKIPPED, a multiply-add costs twice as much
+FIRST = 600.0  # cost of loading a feature of the right-hand rows U into a cache, in multiply-adds of dense rows
+NEAR = 256  # number of features of the rows U that stay in a cache; the cost FIRST is for the other features
 STAGING = 256 << 20  # bytes of rows that are copied at a time to a device that does not share the host's memory
 
 
 class Part(NamedTuple):
-    """Name a buffer that holds the lane groups first .. first + groups - 1, of V rows each.
+    """Describe a buffer of the lane groups first .. first + groups - 1. A lane group is V rows stored side by side.
 
     Rows take several buffers if they exceed the device's largest allocation.
     """
@@ -92,7 +92,7 @@ class Columns(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Return whether every lane group stores all features. Then no list is needed, and ``columns`` is ``at``."""
+        """Return whether every lane group stores all features. Then no kernel reads ``columns``, which is ``at``."""
         return self.columns is self.at
 
 
@@ -167,7 +167,7 @@ class Packer:
     def rows(
         self, source: Source, groups: range, order: Buffer, where: Columns, values: Buffer, prepared: bool = False
     ) -> Any:
-        """Write the lane groups ``groups`` (V rows each) to ``values``. ``where`` says where each group begins.
+        """Write lane groups of V rows side by side to ``values``. ``where`` says where each group begins.
 
         Position i among the lane groups gets row number order[i] of ``source``, or zeros if order[i] is -1.
         """
@@ -199,10 +199,10 @@ def split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray
 
 
 def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
-    """Bring rows of X to the device: the rows of a range of lane groups (V rows each) at a time.
+    """Bring rows of X to the device: the rows of a range of lane groups (V rows side by side) at a time.
 
     ``order`` has the number of the row at each position of the lane groups, -1 for padding. Yield the range of lane
-    groups, the place of their rows on the device, and a buffer with the number of the row at each position.
+    groups, the buffer that holds their rows, and a buffer with the number of the row at each position.
     """
     n, d = X.shape
     groups = len(order) // V
@@ -313,9 +313,9 @@ class Lanes(Layout):
     ) -> LaneRows:
         """Lay out X, less the plan's centre, in lane groups of V rows, and return the rows on the device.
 
-        ``places`` holds the arrays Rows.order and Rows.position. ``groups`` begins with the number of features of each
-        lane group. If groups do not store all features, it also has each group's first index in the list of features,
-        and this list.
+        ``places`` holds the arrays Rows.order and Rows.position. groups[0] is the number of features of each lane
+        group. If lane groups leave out features, groups[2] lists the features of one lane group after the other, and
+        groups[1] is the index in this list where each lane group begins.
         """
         d, (order, position), (lengths, *listed) = X.shape[1], places, groups
         V, real = record.lanes(stream.profile, dtype), np.dtype(dtype)
@@ -339,10 +339,10 @@ class Lanes(Layout):
         return made
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of rows in a block of a panel, the buffer of the rows U of K(X, U): V, or 2 for two rows U.
+        """Return the number of rows in a block of a panel, the buffer of the right-hand rows U of K(X, U).
 
-        In a block of 2, a cache line holds several features of both rows instead of empty rows. The panel then takes
-        less of the first-level cache, which X needs too.
+        A block has V rows, as a lane group has, or 2 rows if U has only two. Then cache lines hold no padding, and
+        the panel takes less of the first-level cache, which X needs too.
         """
         return 2 if shape == "two" else record.lanes(profile, dtype)
 
@@ -375,27 +375,30 @@ class Lanes(Layout):
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         """Return the sizes of the register tile of a kernel that computes K(X, U), by macro name.
 
-        ``shape`` is the size class of U: "two", "few" or "many" rows (profiles.shape_class). ``of_panel`` says that X
-        are rows of a panel, which store all features.
+        ``shape`` is the size class of U: "two", "few" or "many" rows (profiles.shape_class). ``of_panel`` says
+        whether X are rows of a panel, the buffer of right-hand rows, which stores all their features.
         """
         chosen = {**profile.tiles[shape]}
         if profile.style == "simd":
             return {**chosen, "COLUMNS": min(chosen["COLUMNS"], self.width(profile, dtype, shape))}
-        columns_differ = self.sparse and not of_panel  # a tile then has one lane group, since each has other columns
+        columns_differ = self.sparse and not of_panel  # lane groups then have different columns, so a tile has one
         if dtype == "float64":  # a double takes two registers, so tiles have fewer values
             few = {"RX": 1, "GROUPS": max(1, chosen["GROUPS"] // 2)}
             chosen |= few if "RX" in chosen else {"GROUPS": 1, "BLOCKS": 1, "DEPTH": min(8, chosen["DEPTH"])}
         return chosen | {name: 1 for name in ("GROUPS", "RX") if columns_differ and name in chosen}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
-        """Return the number of work-items of a SIMD launch over ``groups`` lane groups (V rows each).
+        """Return the number of work-items of a launch in SIMD style (on CPUs) over ``groups`` lane groups.
 
-        A work-item takes several register tiles, so that its work repays its start. A panel that is larger than the
-        caches is then read once for all tiles of the work-item. One lane group costs ``cells`` multiply-adds.
+        A lane group is V rows stored side by side, and costs ``cells`` multiply-adds. ``numbers`` are the kernel's -D
+        options by name. ``of_panel`` says whether the rows are right-hand rows, as in K(U, U).
+
+        A work-item takes several register tiles, so that its start costs little by comparison. Right-hand rows that
+        exceed the caches are then read once for all tiles of the work-item.
         """
         tiles, units = super().size(stream, numbers, of_panel, groups, cells), stream.compute_units
         rounds = tiles // (units * TILES)
-        uneven = of_panel and rounds < UNEVEN  # many small work-items balance the unequal work in half of K(U, U)
+        uneven = of_panel and rounds < UNEVEN  # one triangle of K(U, U) is unequal work, which small work-items balance
         if uneven or "GROUPS" not in numbers:
             return tiles
         return min(tiles, units * max(1, min(rounds, int(groups * cells / (units * WORTH)))))
@@ -424,8 +427,8 @@ class Arrangement(NamedTuple):
     places
         two arrays: the number of the row at each position (n_pad,), -1 for padding; the position of each row (n,).
     groups
-        three arrays: the number of features of each lane group (V rows), the index of the group's first feature in a
-        list, and this list of all groups' features.
+        three arrays: the number of features of each lane group (V rows side by side); the index in the third array
+        where the group's features begin; the features of one lane group after the other.
     """
 
     places: Places
@@ -485,7 +488,10 @@ class Clustered(Lanes):
     def build_part(
         self, stream: Stream, X: Data, plan: Plan, dtype: str, arrangement: Arrangement, places: slice
     ) -> LaneRows:
-        """Lay out the rows of X at the positions ``places`` of ``arrangement``: whole lane groups of V rows each."""
+        """Lay out the rows of X that ``arrangement`` has put at the positions ``places``.
+
+        These are all positions of some lane groups. A lane group is V rows stored side by side.
+        """
         lengths, columns_at, columns = arrangement.groups
         V, order = record.lanes(stream.profile, dtype), arrangement.places[0][places]
         first, end = places.start // V, places.start // V + len(order) // V

@@ -116,10 +116,10 @@ class Survey:
         return partition.sampled_fill(self.X, self.profile.lanes * self.profile.cluster)
 
     def overhead(self, values: float, launches: int) -> float:
-        """Return the cost of a value of K without the cost of its multiply-adds.
+        """Return the cost of a value of K(X, U) without the cost of its multiply-adds.
 
-        The result is ``values`` times the profile's value_cost, for the kernel function and the store, plus the value's
-        share of ``launches`` launches.
+        The kernel function and the store cost ``values`` times the profile's value_cost. ``values`` is a factor that
+        each layout has measured. The n * working values of K(X, U) share the cost of ``launches`` launches.
         """
         shared = launches * self.profile.outer_cost / LAUNCHES / (self.n * self.working)
         return values * self.profile.value_cost + shared
@@ -127,8 +127,9 @@ class Survey:
     def at_once(self, cells: float, values: float, launches: int) -> float:
         """Return the cost of a value of K if multiply-adds overlap with the kernel function of other values.
 
-        The value takes ``cells`` multiply-adds. The kernel function costs ``values`` times the profile's value_cost.
-        The result is little more than the larger of the two costs, plus the value's share of ``launches`` launches.
+        The value takes ``cells`` multiply-adds. Its kernel function costs ``values`` times the profile's value_cost, as
+        in :meth:`overhead`. The result is little more than the larger of the two costs, plus a share of the cost of
+        ``launches`` launches.
         """
         return math.hypot(cells, values * self.profile.value_cost) + self.overhead(0.0, launches)
 
@@ -224,9 +225,10 @@ class Panel:
     others
         further buffers that are freed with the panel.
     block
-        for CSR rows, where each feature stands in ``values``, which hold one block at a time (csr.PanelBlock).
+        for CSR rows, where each feature stands in ``values`` (csr.PanelBlock). Each product fills ``values`` anew, with
+        one block after another.
     listed
-        for CSR rows, the rows of X from which each product fills the blocks (csr.PanelRows).
+        for CSR rows, the rows of X with which products fill ``values`` (csr.PanelRows).
     """
 
     capacity: int
@@ -245,7 +247,10 @@ class Panel:
 
     @property
     def rows_stay(self) -> bool:
-        """Return whether each product copies the right-hand rows U from X anew. X must then outlive the panel."""
+        """Return whether each product copies the right-hand rows U from X into their buffer, the panel, anew.
+
+        If so, X has to stay on the device as long as the panel is used.
+        """
         return self.block is not None
 
     def buffers(self) -> tuple[Buffer, ...]:
@@ -260,7 +265,7 @@ class Launch(NamedTuple):
     Attributes
     ----------
     first
-        first lane group (V consecutive rows) of X.
+        first lane group of X. A lane group is V rows stored side by side.
     groups
         number of lane groups of X.
     arguments
@@ -270,9 +275,10 @@ class Launch(NamedTuple):
     kernel
         name of the kernel in the program.
     items
-        number of work-items of a SIMD launch, or 0 if Layout.size decides it.
+        number of work-items of a launch in SIMD style (on CPUs), or 0 to take the result of Layout.size.
     sums
-        whether the launch only adds weighted values of K to sums. A product without such sums leaves it out.
+        whether the launch only adds values of K that an earlier launch computed, with weights, to sums. A product
+        without such sums skips the launch.
     """
 
     first: int
@@ -292,8 +298,8 @@ class Reader(ABC):
     Attributes
     ----------
     norms
-        buffer of the squared norms of the rows X. CSR rows with K(x, y) = f(sum_j e(x_j, y_j)) have sum_j e(0, x_j)
-        instead.
+        buffer of the squared norms of the rows X. If K(x, y) = f(sum_j e(x_j, y_j)), CSR rows have sum_j e(0, x_j) in
+        their place, a part of the sum in f.
     width
         number of rows in a block of a panel. The sizes of working sets are multiples of it.
     """
@@ -320,13 +326,13 @@ class Reader(ABC):
 
     @abstractmethod
     def values_bytes(self, capacity: int) -> int:
-        """Return the bytes of the buffer of values for ``capacity`` right-hand rows U of a product K(X, U)."""
+        """Return the bytes of the features of ``capacity`` right-hand rows U of K(X, U) in their buffer, the panel."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """Return a view of ``capacity`` rows of a panel, the buffer of right-hand rows, from row ``first`` on.
+        """Return a view of ``capacity`` rows of a panel, the buffers of the rows U of K(X, U), from row ``first`` on.
 
         ``first`` and ``capacity`` are multiples of ``width``. The buffer ``count`` holds the number of valid rows in
-        the view. This base method selects the norms; the methods of subclasses also select the rows.
+        the view. This base method selects the rows' squared norms; subclasses also select the rows themselves.
         """
         uu = self.stream.part(panel.uu, first * self.real.itemsize, capacity * self.real.itemsize)
         return replace(panel, capacity=capacity, uu=uu)
@@ -341,17 +347,18 @@ class Reader(ABC):
 
     @abstractmethod
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
-        """Yield the launches of a product K(X, U) over the lane groups ``groups`` (V rows each) of the rows X.
+        """Yield the launches of a product K(X, U) over the lane groups ``groups`` of X.
 
-        ``panel`` holds the right-hand rows U. Run each launch before the next is taken, since ``panel`` may change.
+        A lane group is V rows stored side by side. ``panel`` holds the right-hand rows U. Run each launch before the
+        next is taken, since ``panel`` may change.
         """
 
     @abstractmethod
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        """Yield the launches of a product K(R, U) between two panels, which are buffers of right-hand rows.
+        """Yield the launches of a product K(R, U) between rows of two panels, which are buffers of some rows of X.
 
-        R are the lane groups ``groups`` (V rows each) of ``panel``, with the rows of X at the positions ``rows``. U are
-        the first ``count`` rows of the panel ``right``.
+        R are the lane groups ``groups`` of ``panel``; a lane group is V rows stored side by side. ``rows`` has the
+        position in X of each row of ``panel``. U are the first ``count`` rows of the panel ``right``.
         """
 
 
@@ -372,17 +379,17 @@ class Layout(ABC):
         whether rows keep the caller's order. If not, as in clusters, :meth:`row_bytes` may be larger than the true
         size, which is known only after the rows are laid out.
     shared
-        whether a panel holds all right-hand rows U of a product K(X, U) at once. Otherwise each block of U takes a
-        launch.
+        whether a panel holds all right-hand rows U of a product K(X, U) at once. Otherwise each block of U has a
+        launch of its own.
     splits
         whether columns with few zeros are stored densely, apart from the sparse entries of the other columns.
     elementwise
-        whether the layout allows kernel functions of a sum of terms e(x_j, y_j).
+        whether the layout allows kernel functions K(x, y) = f(sum_j e(x_j, y_j)).
     binary
         whether the entries of rows must be 0 or 1.
     plain
-        "", or the name of a layout that holds the same rows in less memory and takes less time to lay out. If it is not
-        "", kernels of this layout cannot add weighted values of K to sums without storing the values first.
+        "", or the name of a layout that holds the same rows in less memory and takes less time to lay out. Layouts
+        with such a name store values of K before they add them, with weights, to sums.
 
     clsvm/tools/emit.py prints these attributes in the headers of C programs:
 
@@ -421,7 +428,10 @@ class Layout(ABC):
         return 0.0
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
-        """Return the order of the columns of X (n, d) and the number stored densely, or None for the caller's order."""
+        """Return the order of the columns of X (n, d), and how many of the first columns are stored densely.
+
+        Return None if the layout keeps the caller's order.
+        """
         return None
 
     @abstractmethod
@@ -429,9 +439,10 @@ class Layout(ABC):
         """Return the approximate size in bytes of a laid-out row of X, by which memory is budgeted."""
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
-        """Return the bytes that a panel of rows of X takes in addition to :meth:`row_bytes` for each row.
+        """Return the fixed part of the bytes that a panel of rows of X takes.
 
-        A panel is the buffer of the right-hand rows of a product. It has blocks of ``width`` rows.
+        A panel is the buffer of the right-hand rows of a product, in blocks of ``width`` rows. Each of its rows takes
+        :meth:`row_bytes` more.
         """
         return 0
 
@@ -450,17 +461,17 @@ class Layout(ABC):
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         """Return the OpenCL text and -D options of the kernel gram, which computes K(X, U).
 
-        X are rows of d features in this layout, or the rows of a panel if ``of_panel``.
+        X are rows of d features in this layout. If ``of_panel``, X are rows of a panel, the buffer of right-hand rows.
 
         The kernel's parameters are, in order:
 
-        - the first lane group, the number of lane groups, and the number of the row of X whose results come first;
+        - the first lane group, the number of lane groups, and the number of the row of X with which results begin;
         - Launch.arguments;
         - the macros STORE_PARAMETERS, UPDATE_PARAMETERS and KERNEL_PARAMETERS of templates/gram/epilogue.mako.
 
-        The kernel must obey the macros V and INDEX of :func:`options`, UB (the :meth:`width`), and the macros of
-        programs.PRODUCTS. For STORE, UPDATE, SYMMETRIC and SLABS it includes a template finish_*.mako. For SECTIONS its
-        body begins with the macro SECTION.
+        The text takes its sizes from the macros V and INDEX (:func:`options`) and UB (:meth:`width`). Further macros
+        select a kind of product (programs.PRODUCTS). The text includes a template finish_*.mako, which implements
+        STORE, UPDATE, SYMMETRIC and SLABS. For SECTIONS, the kernel's body begins with the macro SECTION.
         """
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
@@ -476,19 +487,20 @@ class Layout(ABC):
         """Return the number of work-items in a work-group. ``numbers`` are the kernel's -D options by name."""
 
     def grid(self, numbers: Mapping[str, int], groups: int, blocks: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the global and local size of a launch that computes K(X, U) in the style "workgroup".
+        """Return the global and local size of a launch that computes K(X, U) in work-group style (on GPUs).
 
-        ``groups`` counts lane groups (V rows each) of X, ``blocks`` counts blocks of U. ``numbers`` are the kernel's -D
-        options by name.
+        X has ``groups`` lane groups, of V rows stored side by side, and the right-hand rows U have ``blocks`` blocks.
+        ``numbers`` are the kernel's -D options by name.
         """
         items = self.items(numbers)
         shared = -(-blocks // numbers.get("BLOCKS", 1))
         return (-(-groups // numbers.get("GROUPS", 1)) * items, shared), (items, 1)
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
-        """Return the number of work-items of a SIMD launch over ``groups`` lane groups (V rows each).
+        """Return the number of work-items of a launch in SIMD style (on CPUs) over ``groups`` lane groups.
 
-        One lane group costs ``cells`` multiply-adds. ``numbers`` are the kernel's -D options by name.
+        A lane group is V rows stored side by side, and costs ``cells`` multiply-adds. ``numbers`` are the kernel's -D
+        options by name.
         """
         return -(-groups // numbers.get("GROUPS", 1))
 
@@ -517,7 +529,10 @@ def padded(n: int, unit: int) -> int:
 
 
 def in_order(n: int, n_pad: int) -> Places:
-    """Return the arrays Rows.order and Rows.position of n rows in the caller's order, padded to n_pad."""
+    """Return the arrays Rows.order and Rows.position of n rows in the caller's order, padded to n_pad rows.
+
+    The first array has the row number at each position, -1 for padding, and the second has each row's position.
+    """
     at = np.arange(n_pad, dtype=np.int32)
     return np.where(at < n, at, np.int32(-1)), at[:n].copy()
 
