@@ -175,8 +175,9 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 #endif
 
 // Compute t[q][i] = sum_u v[q][u] * K[u][i] for the outputs q = p .. p + outputs - 1 and the LINE rows i of a
-// work-group. v are coefficients, and K[u][i] is a kernel value. A work-item sums over the right-hand rows u = begin ..
-// end - 1 for one row i. Then the sums of the WG / LINE work-items of each row are added.
+// work-group. v are coefficients, and K[u][i] is a kernel value.
+// A work-item sums over the right-hand rows u = begin .. end - 1 for one row i. Then the sums of the WG / LINE
+// work-items of each row are added.
 #define FORWARD(outputs)                                                                                             \
   {                                                                                                                  \
     wide total[outputs];                                                                                             \

@@ -105,8 +105,8 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 // Assign rows to clusters of ``size`` rows. Work-group p, or SIMD work-item p, fills ``share`` clusters: the clusters
 // with the indices p * share, p * share + 1, ...
 // ``walk`` lists all n rows in the order in which they are assigned. Work-group p takes the rows from
-// walk[p * share * size] on, one after another. Each row joins the active cluster whose columns
-// fit it best (the function nearest).
+// walk[p * share * size] on, one after another. Each row joins the active cluster for which ``nearest`` computes the
+// least cost.
 // At most ``active`` of the work-group's clusters are active at a time, each in a slot. When a cluster is full, the
 // next cluster takes its slot.
 // order[c * size ...] receives the rows of cluster c. If the cluster is not full, the other entries stay unchanged.

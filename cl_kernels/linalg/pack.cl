@@ -1,6 +1,6 @@
 // Pack n vectors of d numbers of a matrix M into blocks of V vectors, the layout that products of matrices read:
 //   to[((i / V) * length + to0 + k) * V + i % V] = M[from + i * stride + k * step],   i < n,  k < d
-// The vectors are rows of M if step is 1, and columns of M if stride is 1. step or stride is 1. i / V is rounded down.
+// The vectors are rows of M if step is 1, and columns of M if stride is 1; either is 1. i / V is rounded down.
 // Vectors i >= n are filled with zeros. With ``triangle`` set, the entries k < i of vector i are 0 too.
 // A block has memory for ``length`` entries of each vector. Entry 0 of a vector is stored as entry to0.
 // Work-items: the global size is (S, blocks). The S items of a block divide its numbers among them, so that

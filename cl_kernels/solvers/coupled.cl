@@ -1,9 +1,9 @@
 // Evaluate the multiclass SVM of Crammer and Singer: one problem p for each class, coupled with the others row by row.
 // With signed coefficients b[p][i], the kernel matrix K and linear terms q[p], the solver has to
 //   minimise sum_p (1/2 * b[p]' K b[p] + q[p]' b[p]),   lo <= b <= hi,   sum_p b[p][i] = 0 for every row i
-// f[p] = K b[p] + q[p] are the gradients. The violation of row i (Cotter, Srebro, Keshet 2011, GTSVM, section 5.1) is
-// the largest f[p][i] over all p with b[p][i] > lo[p][i], minus the smallest f[p][i] over all p with b[p][i] <
-// hi[p][i]. Two kernels:
+// f[p] = K b[p] + q[p] are the gradients. The violation of row i (GTSVM, section 5.1) is the largest f[p][i] over all p
+// with b[p][i] > lo[p][i], minus the smallest f[p][i] over all p with b[p][i] < hi[p][i].
+// Two kernels:
 //   row_violations   computes view[i] = -(violation of row i). count.cl reads the array ``view`` as the gradient of one
 //     problem without bias, where the violation of row i is -view[i]. So it chooses the rows with the largest
 //     violations for the working set.

@@ -4,8 +4,8 @@
 //   up = {i : b_i < hi_i},   low = {i : b_i > lo_i},   m = min_up f,   M = max_low f
 // The violation of a problem is M - m. The violation of row i is M - f_i in up, and f_i - m in low. A row in both sets
 // has the larger of the two.
-// The dual of epsilon-SVR has the term epsilon * |b| (common.cl). Then up uses the derivative to the right of b_i in
-// place of f_i, and low the derivative to the left of b_i.
+// The dual of epsilon-SVR has the term epsilon * |b| (common.cl). Then the formulas for up take the derivative to
+// the right of b_i in place of f_i, and those for low take the derivative to the left of b_i.
 // NO_BIAS: the sum of b is free. The violation of row i is -f_i in up, and f_i in low. The violation of the problem is
 // the largest violation of a row.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed (nu-SVC,
@@ -198,7 +198,7 @@ INLINED void combine(Extremes *found, const int pieces, const int g, global cons
 // offset rho. q is the linear term of the dual.
 //   quadratic = sum b * (f - q),   linear = sum (b * q + epsilon * |b|)
 //   loss = sum max(lo * (rho - f + epsilon), hi * (rho - f - epsilon), 0)
-// From these, the host computes the objectives. With sum b = 0 they are equations 1 and 2 of the GTSVM paper (2011):
+// From these, the host computes the objectives. With sum b = 0 they are equations 1 and 2 of Cotter et al. 2011:
 //   dual = -(quadratic / 2 + linear),   primal = quadratic / 2 + loss - rho * sum b
 kernel OF_GROUP void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi,

@@ -8,8 +8,7 @@ ${lanes.settings()}
 //   r[p][i]    = w[p][i] * t[p][i], or w[0][i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]) with P[p] = shares[p][i]
 //   part[p][u] = sum_i K[u][i] * r[p][i] over the rows i of one work-item
 // The first formula is used if ``shares`` is null. The second multiplies by diag(P) - P P', the Hessian of a loss that
-// couples the outputs. back.cl computes the same in four kernels. Here, kernel values stay
-// in the caches of one core.
+// couples the outputs. back.cl computes the same in four kernels. Here, kernel values stay in the caches of one core.
 // A work-item takes BLOCK lane groups, SUB lane groups at a time. It stores their kernel values, SUB * V contiguous
 // values for each u, and reads these once for every four outputs. tiles_lanes_simd.mako says how X and U are read.
 // Arguments: tiles, sums_t, sums_r and parts are memory for K, t, r and part. The argument ``weights`` holds v. With
