@@ -351,9 +351,9 @@ def _solve_small(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
 def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
     """Return the layout plan for computing K of all rows once, or None if that costs more than it saves.
 
-    All subproblems then take their kernel values from this K. It is computed only on devices of kernel style "simd",
-    and if three conditions hold: the kernel matrices of the subproblems together have more values than K, rows are
-    long, and K takes a small part of the memory.
+    All subproblems then take their kernel values from this K. It is computed only on devices of kernel style "simd"
+    (CPUs), and if three conditions hold. The kernel matrices of the subproblems together have more values than K, rows
+    are long, and K takes a small part of the memory.
 
     plans: the layout plan for products with all rows, and the plan for rows that are gathered for a subproblem.
     sizes: number of rows of each subproblem.

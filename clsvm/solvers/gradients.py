@@ -24,8 +24,8 @@ MIRRORED = 64  # in a symmetric tile, a value that costs at least MIRRORED multi
 # Half of the symmetric K over m rows and s support vectors together is computed in place of K (m, s) if it has at most
 # SYMMETRIC * m * s values.
 SYMMETRIC = 0.6
-# With m rows and s >= FEW_FACTOR * m support vectors, the transpose K (s, m) of at most FEW_BYTES bytes is computed,
-# since this is faster than K (m, s).
+# With m rows and s >= FEW_FACTOR * m support vectors, the transpose K (s, m) is computed if it has at most FEW_BYTES
+# bytes. It is faster to compute than K (m, s).
 FEW_FACTOR, FEW_BYTES = 2, 16 << 20
 TILES = 0.25  # share of the free memory for all tiles of a batch together, or for the one tile of a float64 request
 

@@ -50,8 +50,8 @@ MIN_WORKING_SET = 16  # smallest working set that "auto" takes, in rows
 DECLINE, FRESH, INNER_STEPS = 0.3, 0.65, 1.5
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients ever change
 # STAYING: with working sets of W rows, a row cache of fewer than STAYING * W rows evicts rows that the next outer
-# iteration needs again. With a cache of R < STAYING * W rows, a solve computes
-# RECOMPUTED * (STAYING * W / R)^EVICTION times as many rows as with a larger cache.
+# iteration needs again. With a cache of R < STAYING * W rows, a solve computes more rows than with a larger cache. The
+# factor is RECOMPUTED * (STAYING * W / R)^EVICTION.
 STAYING, RECOMPUTED, EVICTION = 1.5, 1.6, 0.2
 NEAR_BYTES = 4 << 20  # if K among the working set has more bytes, an SMO iteration takes FAR_COST times as long
 FAR_COST = 1.2
@@ -192,8 +192,8 @@ class KernelRows:
     def reserve(self, outer: int, sync: int, deadline: float) -> None:
         """Reserve row cache memory for the next ``sync`` outer iterations, and prefetch rows of K if that saves time.
 
-        Then choose the order in these iterations: whole rows of K before the tile Q = K(ws, ws) of the working set ws,
-        or Q first.
+        Then choose whether these iterations compute whole rows of K before the tile Q, or Q first. Q is the kernel
+        matrix among the working set.
 
         outer: number of outer iterations so far.
         deadline: perf_counter() at which the solve's time is over.
@@ -366,7 +366,7 @@ def sizes(stream: Stream, gram: Operator, working_set: int | str, cache: float |
     kernels. With a small one, each SMO iteration costs less, and so does the kernel matrix among the working set.
 
     A row cache of "auto" stores rows from the start if reading a value costs less than computing it. Otherwise it
-    stores rows only after REUSED * n rows of K were computed: in a shorter solve its memory would cost more than it
+    stores rows only after REUSED * n rows of K were computed. In a shorter solve its memory would cost more than it
     saves.
 
     working_set: number of rows, or "auto".

@@ -233,8 +233,8 @@ class Sharded(Loop):
     def _step(self) -> None:
         before = self._steps
         self._solve()
-        # Without an SMO iteration, the candidates were out of date: each shard chose them by extreme derivatives of the
-        # other shards from before the last update of f. So new candidates are requested.
+        # If no SMO iteration was made, the candidates were out of date, so others are requested. Each shard chose them
+        # by extreme derivatives that the other shards had before the last update of f.
         if self._steps == before:
             self._request_candidates()
             self._solve()
