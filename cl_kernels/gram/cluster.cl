@@ -102,8 +102,8 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 #endif
 }
 
-// Assign rows to clusters of ``size`` rows. Work-group p, or SIMD work-item p, fills ``share`` clusters: the clusters
-// with the indices p * share, p * share + 1, ...
+// Assign rows to clusters of ``size`` rows. Work-group p, or on CPUs work-item p, fills ``share`` clusters: the
+// clusters with the indices p * share, p * share + 1, ...
 // ``walk`` lists all n rows in the order in which they are assigned. Work-group p takes the rows from
 // walk[p * share * size] on, one after another. Each row joins the active cluster for which ``nearest`` computes the
 // least cost.

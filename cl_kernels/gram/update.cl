@@ -1,8 +1,8 @@
 // Add multiples of stored rows of the kernel matrix to the gradients f of each problem p:
 //   f[p][i] += sum_h D[p][h] * S[slot[h]][i],   over h < count[0],   where S[s] is the stored row in slot s
 // D[p][h] is the change of a coefficient in problem p. slot[h] has the kernel values of the coefficient's training row.
-// SIMD: a work-item computes BLOCK numbers f[p][i], which stay in the first-level cache. It reads BLOCK consecutive
-// values of each stored row, so that the processor prefetches them.
+// SIMD style (on CPUs): a work-item computes BLOCK numbers f[p][i], which stay in the first-level cache. It reads BLOCK
+// consecutive values of each stored row, so that the processor prefetches them.
 // Work-groups: the WG items compute BLOCK numbers f[p][i], and consecutive items read consecutive addresses.
 // The group has WG / BLOCK slices of BLOCK items. Each slice sums a share of the stored rows, HITS loads at a time.
 // Then the sums of the slices are added in local memory.

@@ -4,8 +4,8 @@
 // rows below it. Numbers below the diagonal have no meaning afterwards.
 // Work-items: one work-group factors the block. Its items divide the entries to update, those on and above the diagonal
 // in the rows below row k. Consecutive items write consecutive columns.
-// SIMD: one work-item factors the block, in vectors of V numbers. In each row it starts at the vector that contains the
-// diagonal entry.
+// SIMD style (on CPUs): one work-item factors the block, in vectors of V numbers. In each row it starts at the vector
+// that contains the diagonal entry.
 // At the first pivot i that is not positive and finite, the kernel stops, and failed[0] becomes 1 + first + i, where
 // ``first`` is the number of the block's first row in C. If failed[0] is not 0 before, the kernel does nothing.
 kernel OF_GROUP void factor(global real *C, const long at, const long ld, const int b, const int first,

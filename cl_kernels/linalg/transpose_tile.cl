@@ -2,7 +2,7 @@
 // Rows have ld numbers in both tiles.
 // Work-items: a work-group of SIDE x SIDE / 4 items transposes SIDE x SIDE numbers through local memory. So consecutive
 // items read and write consecutive addresses.
-// SIMD: the global size is (w / V, h / V), rounded up, and an item transposes V x V numbers in registers.
+// SIMD style (on CPUs): the global size is (w / V, h / V), rounded up. An item transposes V x V numbers in registers.
 #define SIDE 16
 #ifdef SIMD
 kernel EXPLICIT void transpose_tile(const int h, const int w, const long ld, global const real *restrict from,

@@ -4,10 +4,10 @@
 //   carry   Q[k][v] = Q[reused + k][reused + v] for k, v < reused
 // mirror fills in the values of Q that follow by symmetry. Here ``reused`` may also be 0:
 //   mirror  Q[k][v] = Q[v][k] for k >= reused and (v < reused or v > k)
-// Work-items: a SIMD work-item copies a block of SIDE x SIDE values, so that it reads and writes whole cache lines.
-// In work-group style, SIDE x SIDE items copy such a block. mirror transposes the block in local memory, so that
-// consecutive items read and write consecutive addresses.
-// Launches: carry has the global size (reused, reused), and mirror (W, W - reused). SIMD divides both by SIDE.
+// Work-items: in SIMD style (on CPUs), an item copies a block of SIDE x SIDE values, so that it reads and writes whole
+// cache lines. In work-group style, SIDE x SIDE items copy such a block. mirror transposes the block in local memory,
+// so that consecutive items read and write consecutive addresses.
+// Launches: carry has the global size (reused, reused), and mirror (W, W - reused). SIMD style divides both by SIDE.
 #define SIDE 16
 
 #ifdef SIMD

@@ -2,7 +2,7 @@
 // Second-order information chooses the pair of rows i, j that an iteration changes (Fan, Chen, Lin 2005, WSS 2):
 //   minimise 1/2 * b' Q b + c' b + epsilon * sum |b| with a constant c,   lo <= b <= hi,   sum b unchanged
 // b are the signed coefficients, f is the gradient, and Q = K(ws, ws) is the W x W tile of kernel values, row-major.
-// Work-items: one work-item, in SIMD style, solves one problem p. It reads rows of Q in order, in vectors of DW values.
+// Work-items (SIMD style, on CPUs): one for each problem p. It reads rows of Q in order, in vectors of DW values.
 // An SMO iteration has two passes over the W rows. The first pass updates f after the last iteration, which changed b_i
 // by t and b_j by -t: f += t * (Q_i - Q_j). It also finds the next i and the largest violation. The second pass chooses
 // as j the row k with the largest gain (f_k - f_i)^2 / (Q_ii + Q_kk - 2 * Q_ik).

@@ -489,7 +489,7 @@ class Kernel:
         return self._made(f"({self.spec.text}) ** {int(exponent)}", self._parameters())
 
     def _composed(self, operator: str, other: Any, number: str) -> Kernel:
-        """Return the kernel ``self operator other``. A number ``other`` becomes a parameter, named ``number``."""
+        """Return the kernel ``self operator other``. A number ``other`` becomes a parameter; ``number`` is its name."""
         if isinstance(other, Real) and not isinstance(other, bool):  # type: ignore[unreachable]
             if operator == "+" and other == 0:
                 return self  # sum() of kernels begins with 0 + the first kernel

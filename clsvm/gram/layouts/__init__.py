@@ -1,8 +1,7 @@
 """Choose how rows of X are laid out on a device, and lay them out.
 
 :func:`choose` returns a :class:`Plan` by the estimated cost of each layout, and :func:`build` lays out rows by a plan.
-Other functions adapt a plan to rows that are read only once, or from which products take
-some rows by number.
+Other functions adapt a plan to rows that are read only once, or from which products take some rows by row number.
 
 LAYOUTS holds one record for each layout. A new layout needs a module in this folder, kernel templates, its record in
 LAYOUTS, and its name and help texts in clsvm/parameters.py. docs/design/additions.md lists further places, such as
@@ -81,7 +80,7 @@ def choose(
 
 
 def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
-    """Return ``plan`` adapted to rows X (n, d) that are read once, or from which rows are taken by number.
+    """Return ``plan`` adapted to rows X (n, d) that are read once, or from which products take some by row number.
 
     An inverted index becomes hybrid, and clustered rows become dense, because their setup would not pay off. Bits
     become dense too, because X may have entries other than 0 and 1. In place of dense rows, CSR is taken if X is sparse

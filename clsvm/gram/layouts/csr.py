@@ -53,7 +53,7 @@ CONVERTED = 1000.0  # converting a dense row to CSR costs this many multiply-add
 # A block is a group of right-hand rows U of a product K(X, U). It is copied as a whole into a buffer, the panel.
 LINE = 12000.0  # cost of copying one feature of all rows of a block, in multiply-adds of dense rows
 CACHED = 4096  # a second-level cache holds this many features of a block of 64 rows
-# extra cost of an entry of X whose feature of the block is not in that cache, as a multiple of an entry's cost
+# extra cost of an entry of X, as a multiple of an entry's cost, if that cache lacks the block's values of its feature
 FAR = 3.0
 TEAM_ITEMS = 256  # work-items of a work-group
 # Costs of storing some columns densely, zeros included:
@@ -416,12 +416,12 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
 
 
 # An inverted index has blocks of BLOCK rows of X. A cache holds the values of K of a block and one right-hand row.
-# If rows have few entries, blocks are larger (_size), up to MAX_BLOCK rows: row numbers in a block have 16 bits.
+# If rows have few entries, blocks are larger (_size), up to MAX_BLOCK rows: a row's number in a block has 16 bits.
 BLOCK, MAX_BLOCK = 16384, 1 << 16
 ADDED = 2.0  # cost of storing the sums over dense columns and reading them again, as a multiple of value_cost
 # cost of finding the entries that a block has in one column, as a multiple of the cost of a pair of matching entries
 LIST = 60.0
-# LIST is COLD times as large for at most 16 right-hand rows, because earlier ones left fewer columns in a cache
+# LIST is COLD times as large for at most 16 right-hand rows, because so few rows bring fewer columns into a cache
 COLD = 1.75
 MIN_INDEXED = 256  # an inverted index is made for at least this many rows
 PARTS = 4  # an inverted index is built by about this many work-items for each compute unit

@@ -92,7 +92,7 @@ class Columns(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Return whether every lane group stores all features. Then no kernel reads ``columns``, which is ``at``."""
+        """Return whether every lane group stores all features. Then no kernel reads ``columns``, the buffer ``at``."""
         return self.columns is self.at
 
 
@@ -167,7 +167,7 @@ class Packer:
     def rows(
         self, source: Source, groups: range, order: Buffer, where: Columns, values: Buffer, prepared: bool = False
     ) -> Any:
-        """Write lane groups of V rows side by side to ``values``. ``where`` says where each group begins.
+        """Write the lane groups ``groups`` to ``values``. A lane group is V rows side by side; ``where`` has its begin.
 
         Position i among the lane groups gets row number order[i] of ``source``, or zeros if order[i] is -1.
         """
@@ -381,7 +381,7 @@ class Lanes(Layout):
         chosen = {**profile.tiles[shape]}
         if profile.style == "simd":
             return {**chosen, "COLUMNS": min(chosen["COLUMNS"], self.width(profile, dtype, shape))}
-        columns_differ = self.sparse and not of_panel  # lane groups then have different columns, so a tile has one
+        columns_differ = self.sparse and not of_panel  # if so, lane groups have different columns, and a tile has one
         if dtype == "float64":  # a double takes two registers, so tiles have fewer values
             few = {"RX": 1, "GROUPS": max(1, chosen["GROUPS"] // 2)}
             chosen |= few if "RX" in chosen else {"GROUPS": 1, "BLOCKS": 1, "DEPTH": min(8, chosen["DEPTH"])}
@@ -490,7 +490,7 @@ class Clustered(Lanes):
     ) -> LaneRows:
         """Lay out the rows of X that ``arrangement`` has put at the positions ``places``.
 
-        These are all positions of some lane groups. A lane group is V rows stored side by side.
+        The positions are those of whole lane groups, of V rows stored side by side.
         """
         lengths, columns_at, columns = arrangement.groups
         V, order = record.lanes(stream.profile, dtype), arrangement.places[0][places]

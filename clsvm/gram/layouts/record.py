@@ -119,7 +119,7 @@ class Survey:
         """Return the cost of a value of K(X, U) without the cost of its multiply-adds.
 
         The kernel function and the store cost ``values`` times the profile's value_cost. ``values`` is a factor that
-        each layout has measured. The n * working values of K(X, U) share the cost of ``launches`` launches.
+        differs between layouts. The n * working values of K(X, U) share the cost of ``launches`` launches.
         """
         shared = launches * self.profile.outer_cost / LAUNCHES / (self.n * self.working)
         return values * self.profile.value_cost + shared
@@ -299,7 +299,7 @@ class Reader(ABC):
     ----------
     norms
         buffer of the squared norms of the rows X. If K(x, y) = f(sum_j e(x_j, y_j)), CSR rows have sum_j e(0, x_j) in
-        their place, a part of the sum in f.
+        their place, from which kernels compute the sum in f.
     width
         number of rows in a block of a panel. The sizes of working sets are multiples of it.
     """
