@@ -167,7 +167,7 @@ class Packer:
     def rows(
         self, source: Source, groups: range, order: Buffer, where: Columns, values: Buffer, prepared: bool = False
     ) -> Any:
-        """Write the lane groups ``groups`` to ``values``. A lane group is V rows side by side; ``where`` has its begin.
+        """Write the lane groups ``groups`` to ``values``. A lane group is V rows side by side; ``where`` locates it.
 
         Position i among the lane groups gets row number order[i] of ``source``, or zeros if order[i] is -1.
         """
