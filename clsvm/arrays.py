@@ -103,9 +103,8 @@ def mostly_empty(X: Any) -> bool:
 def renumbered(X: Any, kept_columns: NDArray[np.integer]) -> sp.csr_matrix:
     """Renumber the columns of the CSR matrix X: column ``kept_columns[j]`` becomes column j. ``kept_columns`` ascends.
 
-    Each row's entries in other columns move to the columns len(kept_columns), len(kept_columns) + 1 and so on.
-    The moved entries still count in the row's norm. They add nothing to inner products with rows that have entries in
-    ``kept_columns`` alone.
+    Behind the kept columns, each row's other entries are packed without gaps, whatever their columns were. They still
+    count in the row's norm. They add nothing to inner products with rows that have entries in ``kept_columns`` alone.
     """
     indices, data = X.indices[: X.indptr[-1]], X.data[: X.indptr[-1]]
     index = np.searchsorted(kept_columns, indices)

@@ -4,10 +4,12 @@ The training rows are divided into parts. A part is an object that holds some of
 (solvers/sharded.py) or a block of a Nyström model (nystrom/rows.py). Parts live in threads of this process, one thread
 for each device (:class:`OnDevices`), or on Dask's workers (clsvm.dask.executor.OnWorkers).
 
-1. In a request, the solver calls a method of every part, or reads an attribute of every part.
-2. If a part is lost with its worker, its reply is :class:`Lost`.
-3. The solver then repeats the requests that lead to the lost part's state (:func:`replayed`). The first of them builds
-   the part again.
+In a request, the solver calls a method of every part, or reads an attribute of every part. A part that is lost with its
+worker is restored in two steps:
+
+1. Its reply to the request is :class:`Lost`.
+2. The solver repeats the requests that led to the part's state (:func:`replayed`). The first of them builds the part
+   again.
 
 :func:`run_pieces` needs no parts: several workers take independent pieces of work from one queue.
 """
@@ -161,7 +163,7 @@ def open_streams(device: Any, memory_limit: int | str | None) -> Iterator[list[D
     threads: list[DeviceThread] = []
     with ExitStack() as stack:
         for one in device:
-            # Oclgrind 21.10 crashes in any other thread, so the caller's thread uses this device.
+            # Oclgrind 21.10 crashes outside the caller's thread, so its device gets no thread of its own.
             in_caller = find(one).platform == SIMULATOR
             thread = stack.enter_context(_Caller() if in_caller else ThreadPoolExecutor(1, "clsvm"))
             threads.append(DeviceThread(thread, thread.submit(Stream, one, memory_limit).result()))

@@ -55,7 +55,7 @@ class DeviceError(ClsvmError):
     """No OpenCL platform or usable device was found, several devices match a name, or a device ran out of memory."""
 
 
-class HostMemoryError(MemoryError, ClsvmError):  # MemoryError comes first, so that its __new__ makes the instances
+class HostMemoryError(MemoryError, ClsvmError):  # the first base gives __new__; MemoryError needs its own
     """The system refused memory to this process. The message names the request, the nearest limit and a remedy."""
 
 

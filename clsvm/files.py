@@ -133,8 +133,8 @@ def exposed(path: PathLike) -> str:
 def changed_by_others(path: Path, above: bool = False) -> str:
     """Return a sentence on who else owns or can write to one file or folder; "" if only this user and root can.
 
-    above: whether ``path`` is a folder above the checked file. Others may then write to the folder if its sticky bit is
-        set, since they cannot rename or delete files that are not theirs.
+    above: whether ``path`` is a folder above the checked file. Such a folder may be writable to others if its sticky
+        bit is set: they cannot rename or delete files that are not theirs.
     """
     if sys.platform == "win32":
         return ""

@@ -48,12 +48,12 @@ class Loss:
     coupled
         whether l depends on all outputs together.
     numbers
-        whether the loss is for regression. It then depends on f - y alone.
+        whether the loss is for regression; such a loss depends on f - y alone.
     steepest
         upper bound of |dl/df|: a number, or (k,) for each output. For a coupled loss: of its sum over the outputs.
     scaled
-        function of units (k, 1) that returns the Loss object for f and y divided by these units (:meth:`in_units`).
-        None if units do not change the loss.
+        function of u (k, 1), a scale of f and y for each output, that returns the Loss for f / u and y / u
+        (:meth:`in_units`). None if the scale does not change the loss.
     """
 
     name: str
@@ -74,10 +74,9 @@ class Loss:
     def units(self, largest: Vector) -> Vector:
         """Return for each output the unit (k,) by which decision values f and targets y are divided during a fit.
 
-        A unit is a power of 2. For a quadratic loss, ``largest`` is at least 1 and less than 2 units. For other losses
-        of regressions, the unit is the smaller of that and 1. For losses of classes it is 1.
-
-        largest: largest deviation (k,) of each output's targets from the output's offset. If it is 0, the unit is 1.
+        ``largest`` (k,) is the largest deviation of each output's targets from the output's offset. The unit of a
+        quadratic loss is the power of 2 with unit <= largest < 2 unit. For other losses of regressions, it is this
+        power or 1, whichever is smaller. For losses of classes, or if ``largest`` is 0, it is 1.
         """
         if not self.numbers:
             return np.ones_like(largest)
@@ -85,7 +84,7 @@ class Loss:
         return np.where(largest > 0, np.ldexp(0.5, np.frexp(most)[1]), 1.0)
 
     def in_units(self, units: Vector) -> Loss:
-        """Return a Loss of f and y that are divided by u = ``units`` (k,): its value is l(u f, u y) / u^2."""
+        """Return the Loss of f and y in units of u = ``units`` (k,): l(u f, u y) / u^2, which is l in units of u^2."""
         return self if self.scaled is None else self.scaled(units[:, None])
 
 

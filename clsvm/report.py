@@ -74,7 +74,7 @@ class Point(NamedTuple):
     rows: int = 0
 
 
-# Part of a fit in GTSVM's figure 2 -> keys of ``FitReport.seconds`` to add up; "other" is the time that is left.
+# For each part of a fit in GTSVM's figure 2: keys of ``FitReport.seconds`` to add up. "other" is the rest of the total.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "clustering": ("layout", "cluster"),
     "selection": ("select",),
@@ -366,10 +366,10 @@ class Progress:
 class Display(Progress):
     """Show the progress of a fit. The solver calls the display with each :class:`Point`.
 
-    The with statement yields the display, or None if ``wanted`` is false. The share of the work that is done is
-    measured on a logarithmic scale. The scale goes from the first gap to ``gap_tol`` or, if ``gap_tol`` is None, from
-    the first violation to ``tol``.
+    The share of the work that is done is measured on a logarithmic scale, from the first violation to ``tol``. If
+    ``gap_tol`` is given, the scale goes from the first relative duality gap to ``gap_tol``.
 
+    wanted: whether to show the progress. If it is false, the with statement yields None.
     violation: the word by which the display calls a point's violation.
     """
 

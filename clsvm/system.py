@@ -40,7 +40,7 @@ def memory_limits(root: Path = ROOT) -> list[tuple[int, str]]:
 
 
 def _system(root: Path) -> Iterator[tuple[int, str]]:
-    """Yield the bytes that the whole system has free, and the name of this limit for messages."""
+    """Yield one pair, if known: the bytes that the whole system has free, and this limit's name for messages."""
     if (free := _fields(_read(root / "proc/meminfo")).get("MemAvailable")) is not None:
         yield free, "the system's free memory"
 

@@ -21,7 +21,7 @@ class Task:
     words
         description for help texts.
     estimator
-        name of the estimator class, which scikit-learn shares if LIBSVM has the task.
+        name of the estimator class. If LIBSVM has the task, this is also scikit-learn's name.
     kind
         the type of prediction: CLASSES, ONE_CLASS or NUMBERS.
     parameters

@@ -59,7 +59,7 @@ class _OneThread:
                     self._limited = False
 
     def all(self) -> AbstractContextManager[object]:
-        """Return a context in which BLAS uses all threads: no other thread can limit the number meanwhile."""
+        """Return a context in which BLAS uses all threads. Other threads that want to limit BLAS wait until it ends."""
         return self._lock
 
     def forked(self) -> None:

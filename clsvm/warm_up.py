@@ -61,7 +61,7 @@ def kept() -> bool:
 def warm_up(
     kernel: Kernel | str = "rbf", device: Any = None, progress: Callable[[str, float], None] = lambda *_: None
 ) -> list[Warmed]:
-    """Run each kind of work, a small fit and predictions, twice, and return the seconds that each run took.
+    """Compile the programs of common fits: run small fits with predictions twice each, and return the seconds.
 
     Parameters
     ----------
@@ -70,13 +70,13 @@ def warm_up(
     device : None, int, str, Device or CommandQueue
         Device of the programs, as estimators take it.
     progress : callable
-        Called with the name of the next kind of work, and the share of the work that is done, from 0 to 1.
+        Called with the name of the next small fit, and the share of the work that is done, from 0 to 1.
 
     Returns
     -------
     list of Warmed
-        A record for each kind of work. Kinds that refuse the kernel function are left out, such as Nyström kernel
-        machines if it is not positive semidefinite.
+        A record for each small fit. Fits that refuse the kernel function are left out, such as Nyström kernel machines
+        if it is not positive semidefinite.
 
     Raises
     ------

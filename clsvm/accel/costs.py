@@ -86,10 +86,10 @@ class Costs:
     def pays(self, theirs: float, least: float, spent: float) -> bool:
         """Return whether clsvm is expected to take less than half of LIBSVM's time.
 
-        ``theirs`` are LIBSVM's estimated seconds, and ``least`` is a lower bound of clsvm's. clsvm's estimate is
-        ``least``, plus ``self.share`` times ``theirs``, plus ``self.first`` seconds to load OpenCL. The seconds
-        ``spent`` in LIBSVM by this process are subtracted from the time to load OpenCL. So loading no longer counts
-        after ``self.first`` seconds in LIBSVM.
+        ``theirs`` are LIBSVM's estimated seconds, and ``least`` is a lower bound of clsvm's. ``spent`` are the seconds
+        that this process has spent in LIBSVM so far. clsvm's estimate is ``least``, plus ``self.share`` times
+        ``theirs``, plus max(0, ``self.first`` - ``spent``) to load OpenCL. A process that has spent long in LIBSVM
+        probably makes more calls, which gain from loading too.
         """
         return least + self.share * theirs + max(0.0, self.first - spent) < self.max_share * theirs
 

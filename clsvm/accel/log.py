@@ -34,7 +34,8 @@ class Call:
     seconds
         duration of the call.
     by_fits
-        whether the call is a search that scikit-learn ran. Such a search is printed, but ``calls`` has only its fits.
+        whether the call is a search whose fits ran one by one. A line is printed for the search, but the list
+        ``calls`` has the single fits in its place.
     """
 
     name: str

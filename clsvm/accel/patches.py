@@ -221,7 +221,7 @@ def _array(given: Any) -> Any:
 
 
 def _classes(model: Any) -> int:
-    """Return the number of classes of a fitted classifier, or 0 for another task.
+    """Return the number of classes of a fitted classifier, or 0 for a model that is no classifier.
 
     The number does not come from ``classes_``, which a subclass may define differently.
     """
@@ -251,7 +251,7 @@ def _replace_prediction(original: Method, predict: Callable[[Any, Any, Any], Any
             support, estimated = len(self.support_), (0.0, 0.0)
             reason = _bypassed(self) or (PYTHON if callable(self.kernel) else "")
             reason = reason or ("" if support else "there is no support vector")
-            if not reason:  # a Python function as kernel is a reason; its X may have no shape
+            if not reason:  # a Python function as kernel has set ``reason``: its X may have no shape
                 estimated = COSTS.predict_seconds(X.shape[0], support, cells(X), _classes(self))
             libsvm = functools.partial(original, self, X)
             return _run_faster(call, reason, estimated, lambda: predict(self, _clsvm_model(self), X), libsvm)

@@ -67,7 +67,7 @@ def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[Non
 
 
 def _left(checkpoint: str | None) -> str:
-    """Return the words for the message of Ctrl-C that say whether the command can continue from a checkpoint."""
+    """Return the part of the message after Ctrl-C that says whether the command can continue from a checkpoint."""
     if checkpoint is None or not os.path.isfile(checkpoint):
         return "no partial file is left"
     return f"the checkpoint {checkpoint} stays: the same command goes on from it"

@@ -62,11 +62,11 @@ class _Data(NamedTuple):
     classes
         labels (k,) of the classes; None for a task without classes.
     smaller_first
-        whether LIBSVM's model file lists the smaller of two labels first.
+        whether svm-train would list the smaller of two labels first in the model file.
     weights
         factor of C for each row (n,), or None.
     columns
-        for each row, the number of its column in the file's kernel matrix, (n,); None if the file has no kernel matrix.
+        (n,) column of the file's kernel matrix that belongs to each row; None for a file of features.
     """
 
     X: Any
@@ -224,7 +224,7 @@ def _model(args: Any, estimator: Any, rows: _Data) -> KernelModel:
             warn("no probabilities: fewer than 5 rows are inside, or outside")
     if rows.classes is not None:
         model = replace(model, classes=rows.classes, smaller_first=rows.smaller_first)
-    if rows.columns is not None:  # name the support vectors by their columns in the file's kernel matrix
+    if rows.columns is not None:  # number support vectors by column of the file's kernel matrix
         model = replace(model, support_vectors=rows.columns[model.support_vectors])
     return model
 

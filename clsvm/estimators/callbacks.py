@@ -32,7 +32,7 @@ class FitTask:
     X, y, sample_weight : array-like
         The training data as the user gave them, so that feature names are kept.
     most : int
-        The largest number of solver steps. 0 means that the fit is a single step.
+        The largest number of solver steps; 0 for a fit that is not divided into steps.
     """
 
     def __init__(self, estimator: Any, X: Any, y: Any, sample_weight: Any, most: int) -> None:

@@ -128,7 +128,7 @@ def libsvm_attributes(model: Any) -> dict[str, Any]:
     k, vectors = len(expansion.classes), _float64(model.support_vectors_)
     dual_coef, intercept = _float64(expansion.dual_coef), _float64(expansion.intercept)
     dual_coef = _stored(dual_coef) if sparse.issparse(vectors) else dual_coef
-    sign = -1 if k == 2 else 1  # LIBSVM's positive class is the first of two, clsvm's the second
+    sign = -1 if k == 2 else 1  # of two classes, LIBSVM takes the first as positive, clsvm the second
     return {
         "support_": np.array(model.support_, np.int32),
         "support_vectors_": vectors,

@@ -26,8 +26,8 @@ from clsvm.problem import Problem, Subproblem
 from clsvm.tasks import CLASSES, TASKS
 
 Vector = NDArray[np.float64]
-# A Group lists dual problems that are solved together. The index with each says where its coefficients go in the array
-# of the coefficients of all problems.
+# A Group lists dual problems that are solved together, each with a NumPy index.
+# The index selects the places of the problem's coefficients in the array of the coefficients of all problems.
 Group = list[tuple[Subproblem, Any]]
 _HARD_MARGIN = 1e30  # bound of the coefficients if C is infinite, for a hard margin
 
@@ -44,8 +44,8 @@ class Machine(KernelEstimator):
     def _last_coefficients(self, shape: tuple[int, int]) -> Vector | None:
         """Return the coefficients of the last fit, from which a warm start begins, as an array of shape ``shape``.
 
-        The array has the lines of dual_coef_, and a column for each of n training rows. Rows that were added since the
-        last fit have coefficients 0. Return None if warm_start is False or no fit came before.
+        The array has the rows of dual_coef_, and a column for each of n training rows. Training rows that were added
+        since the last fit have coefficients 0. Return None if warm_start is False or no fit came before.
         """
         if not self.warm_start or not hasattr(self, "dual_coef_"):
             return None
@@ -64,8 +64,8 @@ class Machine(KernelEstimator):
     ) -> None:
         """Solve groups of dual problems, one group after another, and set the learnt attributes.
 
-        groups: lists of subproblems, each with the index of its coefficients in the array (count, n) of all
-            coefficients.
+        groups: lists of subproblems, each with a NumPy index that selects its coefficients in the array (count, n) of
+            all coefficients.
         index: class of each row, (n,).
         started: perf_counter() at the start of the fit.
         same_classes: whether a warm start may use the coefficients of the last fit.
@@ -92,7 +92,7 @@ class Machine(KernelEstimator):
     ) -> None:
         """Set the learnt attributes, except classes_, from the outcome ``fit``.
 
-        ``coefficients`` has the lines of dual_coef_, and a column for each of n training rows. ``index`` (n,) is each
+        ``coefficients`` has the rows of dual_coef_, and a column for each of n training rows. ``index`` (n,) is each
         row's class.
         """
         report, of_classes = fit.report, TASKS[self._task].kind == CLASSES
@@ -132,8 +132,8 @@ class Machine(KernelEstimator):
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
         """Convert coefficients b (problems, n) and offsets rho of dual problems to those of the model.
 
-        rho is (problems, 1), or (problems, 2) for nu-SVC and nu-SVR. The model's offsets are (problems,). b may also be
-        decision values without offset, which are scaled as the coefficients are.
+        rho is (problems, 1), or (problems, 2) for nu-SVC and nu-SVR. The model's offsets are (problems,). Decision
+        values without offset may take the place of b, since the same factor scales them.
         """
         return b, rho.mean(axis=1)  # the mean of two offsets of a dual problem is the model's offset
 

@@ -163,7 +163,7 @@ class Falkon(KernelEstimator):
         count = np.zeros(max(1, len(self._labels)), np.int32)
         count[0] = self.centers_.shape[0]  # inducing points have no class, so the first entry counts all of them
         others: dict[str, Any] = {"n_support": count, "plan": plan, "dtype": dtype}
-        if self._loss(len(alpha)) == "logistic":  # P = 1 / (1 + exp(-f)); more classes need softmax, which files lack
+        if self._loss(len(alpha)) == "logistic":  # P = 1 / (1 + exp(-f)); probA and probB cannot express softmax
             others |= {"probA": np.array([-1.0]), "probB": np.zeros(1)}
         self.model_ = self._kernel_model(kernel, self.centers_, **others)
 

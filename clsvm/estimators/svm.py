@@ -297,7 +297,7 @@ class NuSVC(_Classifier):
 
     @staticmethod
     def _margins(rho: Vector) -> Vector:
-        """Return the margin of each problem, (problems,): half the difference of its two offsets rho (problems, 2)."""
+        """Return the margins (problems,): half the difference of rho, the offsets of positive and negative rows."""
         return np.asarray((rho[:, 0] - rho[:, 1]) / 2)
 
     def _check_margins(self, rho: Vector, problems: Sequence[Problem]) -> None:
@@ -311,10 +311,10 @@ class NuSVC(_Classifier):
 
 
 def _pair_groups(class_pairs: Sequence[Pair], counts: checks.Indices, whole: bool) -> Iterator[Sequence[Pair]]:
-    """Yield the class pairs of groups of binary problems; the problems of a group are solved together.
+    """Divide binary problems into groups that are solved together, and yield the class pairs of each group.
 
     ``class_pairs`` has the positive and negative class of each problem. ``counts`` (k,) has the number of rows of each
-    class. A group has about COEFFICIENTS coefficients, or more if these belong to fewer than MIN_PROBLEMS problems.
+    class. A group has about COEFFICIENTS coefficients or about MIN_PROBLEMS problems, whichever is more.
     If ``whole`` is true, all problems are in one group.
     """
     rows = np.array([counts.sum() if j is None else counts[i] + counts[j] for i, j in class_pairs])
@@ -325,12 +325,13 @@ def _pair_groups(class_pairs: Sequence[Pair], counts: checks.Indices, whole: boo
 
 
 def _dual_coef_index(pair: Pair, rows: checks.Indices, index: checks.Indices) -> tuple[checks.Indices, checks.Indices]:
-    """Return the positions (line, column) of a binary problem's coefficients in the array of all coefficients.
+    """Return the positions (row, column) of a binary problem's coefficients in the array of all coefficients.
 
-    The array has a column for each of n samples, and the lines of dual_coef_. A sample of class a has its coefficient
-    against class b in line b - 1 if a < b, else in line b. A problem of class a against the rest has line a.
+    The array has the rows of dual_coef_, and a column for each of n samples. No row is for a class against itself. So a
+    sample of class a has its coefficient against class b in row b if b < a, and in row b - 1 if b > a. A problem of
+    class a against the rest has row a.
 
-    pair: the two classes of the problem. rows: indices of its samples. index: class of each of the n samples, (n,).
+    pair: the two classes of the problem. rows: numbers of its samples. index: class of each of the n samples, (n,).
     """
     i, j = pair
     against = np.full(len(rows), i) if j is None else np.where(index[rows] == i, j - 1, i)

@@ -37,7 +37,7 @@ Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 JobId = tuple[int, int]  # (number of the candidate, number of the fold): identifies a fit
 UNSHARED: tuple[Any, ...] = ()  # key of a fit that shares no work with other fits
-_WRITE_EVERY = 10.0  # least seconds between two writes of a checkpoint
+_WRITE_EVERY = 10.0  # minimum seconds between two writes of a checkpoint
 # If the shared work of several fits raises an error in FIT_ERRORS, the estimator's own ``fit`` is called for each fit.
 FIT_ERRORS = (ValueError, TypeError, NotImplementedError, MemoryError, ClsvmError)
 
@@ -250,8 +250,8 @@ class Fits:
     def _run_group(self, group: Group) -> Iterator[None]:
         """Run the fits of a group with shared work. Then call the estimator's own ``fit`` where a result is missing.
 
-        Yield whenever a fit is done. If the shared work raised an error, warn with its message after the first call of
-        ``fit`` that succeeds.
+        Yield whenever a fit is done. If the shared work raised an error but then a call of ``fit`` succeeds, warn with
+        the error's message.
         """
         reason = ""
         try:
@@ -268,7 +268,7 @@ class Fits:
                 yield
 
     def _groups(self, only: Sequence[JobId] | None = None) -> list[Group]:
-        """Return the fits that have no result yet, in groups of fits that share work (:meth:`key`).
+        """Return the fits that have no result yet, in groups of fits with an equal :meth:`key`, which share work.
 
         Fits that share no work come last, each in a group of its own.
 

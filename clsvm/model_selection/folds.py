@@ -44,7 +44,7 @@ Vector = NDArray[np.float64]
 # Largest total size in bytes of the solutions that are kept to start other fits from.
 MAX_START_BYTES = 256 << 20
 EQUAL = 1e-12  # two coefficients count as equal if they differ by less than this share of their size
-MAX_OUTPUTS = 64  # most outputs of a Falkon problem; with more, kernel values are a small part of the work anyway
+MAX_OUTPUTS = 64  # most outputs of a problem that joins Falkon fits; with more, sharing kernel values saves little
 # A Falkon solve has ARRAYS arrays (outputs, n), which may take MAX_HOST_BYTES bytes of the host's memory together.
 MAX_HOST_BYTES, ARRAYS = 1 << 30, 12
 
@@ -116,10 +116,10 @@ class Folds(Fits):
     ) -> list[FoldSolution]:
         """Solve the dual problems ``subproblems`` of a fit over all n rows, and return their solutions.
 
-        Each solve starts from the solution of the similar fit ``before``, if there is one. If rounding of kernel values
-        could move a decision value by more than DECISION_ERROR, the solution is checked in float64. The solve continues
-        if the check fails. Return an empty list if a solve stalls or the dtype is too coarse. The search then calls the
-        estimator's own ``fit``.
+        Each solve starts from ``before``, the solutions of a similar fit, if there are any. If rounding of kernel
+        values could move a decision value by more than DECISION_ERROR, the solution is checked in float64. The solve
+        continues if the check fails. Return an empty list if a solve stalls or the dtype is too coarse. The search then
+        calls the estimator's own ``fit``.
         """
         estimator, began = job.estimator, perf_counter()
         options, copies = self.options(estimator), TASKS[estimator._task].copies
@@ -176,15 +176,15 @@ class FoldSolution(NamedTuple):
     def certified(self, prepared: PreparedFit, stored_rows: Rows, settings: dict[str, Any]) -> FoldSolution:
         """Return this solution if it is within tol by float64 kernel values, else the result of a longer solve.
 
-        In both cases the gradients f of the rows ``stored_rows`` come from float64 kernel values. ``settings`` are for
-        the longer solve.
+        In both cases the gradients f come from float64 kernel values for the rows ``stored_rows``, whose decision
+        values the search keeps. ``settings`` are for the longer solve.
         """
         problem, found, exact = self.problem, self.solution, prepared.settings.exact
         assert exact
         b, f = found.b, found.f.copy()
         rows = certificate.rows_to_check(problem, b, f, np.full(problem.n, found.error_bound), settings["tol"])
         rows[stored_rows] = True
-        # ``error_bound`` counts rounding of kernel values alone. In float64, rounding of f's updates can be as large.
+        # In float64, rounding in the updates of f can be as large as ``error_bound``, which leaves it out.
         rows |= found.dtype == "float64"
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
         optimality = certificate.of(problem, b, f)
@@ -218,7 +218,7 @@ def _order(job: Job) -> list[float]:
 
 
 def _solve_settings(options: Options, spent: float, steps: int = 0) -> dict[str, Any]:
-    """Return the settings of one solve, without a check in float64 and without what a report needs.
+    """Return the settings of one solve: no check in float64, and no values that only a report needs.
 
     ``spent`` are the seconds, and ``steps`` the iterations, that earlier solves used of max_time and max_iter.
     """
@@ -236,7 +236,7 @@ class NystromFolds(Fits):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        # candidate -> (kernel function, hash of the parameters that choose inducing points)
+        # maps a candidate to its kernel function and a hash of the parameters by which its inducing points are chosen
         self._kernels: dict[int, tuple[Any, str]] = {}
 
     def key(self, job: Job) -> tuple[Any, ...]:
@@ -316,9 +316,9 @@ class NystromFolds(Fits):
 
 
 def _parts(jobs: list[Job], most: int) -> list[list[Job]]:
-    """Divide the fits of each candidate into parts with equally many fits, at most ``most`` in a part.
+    """Divide the fits of each candidate into parts of one size, at most ``most`` fits.
 
-    Parts come in the order of descending penalty. A part with fewer fits than the others repeats its last fit.
+    A part with too few fits is filled with copies of its last fit. Candidates with a larger penalty come first.
     """
     by_candidate = [list(same) for _, same in groupby(jobs, key=lambda job: job.candidate)]
     fullest = max(map(len, by_candidate))

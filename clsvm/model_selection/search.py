@@ -165,9 +165,9 @@ class SVCSearchCV(_SearchCV):
     ----------
     estimator : estimator of clsvm, or pipeline
         SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a Pipeline that ends in one of them. OneClassSVM needs ``scoring``;
-        y may then be None. A Pipeline transforms each fold's rows differently, so GridSearchCV runs its fits. It also
-        runs fits with scikit-learn's callbacks. ``checkpoint`` must be None in both cases. Fits with
-        ``multi_class="crammer_singer"`` and small problems of more than two classes share no work.
+        y may then be None. A Pipeline transforms each fold's rows differently, so GridSearchCV runs its fits.
+        GridSearchCV also runs fits with scikit-learn's callbacks. For both, ``checkpoint`` must be None. Fits share no
+        work if ``multi_class`` is "crammer_singer", or if they have more than two classes and few rows.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose
         As in GridSearchCV. A scoring function gets row numbers in place of X, and a substitute estimator that predicts
         from row numbers. The substitute has no parameters such as C.
@@ -199,16 +199,16 @@ class FalkonSearchCV(_SearchCV):
     Parameters
     ----------
     estimator : estimator of clsvm, or pipeline
-        A Falkon estimator, or a Pipeline that ends in one. The fits of a Pipeline, and fits with scikit-learn's
-        callbacks, run separately in GridSearchCV. ``checkpoint`` must be None in both cases.
+        A Falkon estimator, or a Pipeline that ends in one. GridSearchCV runs the fits of a Pipeline, and fits with
+        scikit-learn's callbacks. For both, ``checkpoint`` must be None.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose, n_jobs, pre_dispatch, checkpoint
         As in :class:`SVCSearchCV`.
 
     Notes
     -----
-    The inducing points of all folds are drawn once from all rows, and gamma="scale" uses the variance of all rows.
-    GridSearchCV would use the training rows of each fold. Therefore a fit depends on the features of its test rows, but
-    not on their targets. ``best_estimator_`` is fitted by its own ``fit``. Fits that were solved together have equal
+    The inducing points of all folds are drawn once from all rows, and gamma="scale" uses the variance of all rows. So a
+    fit depends on the features of its test rows, but not on their targets. In GridSearchCV, a fit would use its
+    training rows alone. ``best_estimator_`` is fitted by its own ``fit``. Fits that were solved together have equal
     shares of the time in ``cv_results_``.
     """
 
@@ -258,7 +258,7 @@ class LookupSearch(GridSearchCV):
 
 
 def _if_estimator_has_it(method: Any) -> Any:
-    """Make a method of :class:`LookupEstimator` available only if ``original`` has a method of this name."""
+    """Make a method of :class:`LookupEstimator` available only if the estimator for which it stands has it."""
     return available_if(lambda fold: hasattr(fold.original, method.__name__))(method)
 
 
@@ -297,8 +297,8 @@ class LookupEstimator(BaseEstimator):
     def set_params(self, **params: Any) -> Self:
         """Set the parameters of the estimator.
 
-        If ``params`` has the key "candidate", its value is the number of a candidate, whose parameters are set. Without
-        this key, as for a refit, ``params`` are the estimator's parameters themselves.
+        If ``params`` has the key "candidate", its value is an index in the list of candidates, and the estimator gets
+        this candidate's parameters. Without the key, as for a refit, ``params`` are the estimator's parameters.
         """
         if "candidate" in params:
             self.candidate = params["candidate"]
@@ -327,7 +327,7 @@ class LookupEstimator(BaseEstimator):
         return self.decoder_.classes
 
     def _entries(self, entries: NDArray[Any], numbers: Rows) -> Any:
-        """Return the ``entries`` of the rows with these ``numbers`` (n, 1). There is one for each row in ``rows_``."""
+        """Return the entries of the rows ``numbers`` (n, 1). ``entries`` has one entry for each row in ``rows_``."""
         return entries[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])]
 
     def predict(self, numbers: Rows) -> Any:

@@ -131,7 +131,7 @@ def first_pair(k: int, i: int) -> int:
 class Strip(NamedTuple):
     """Hold the decision values of one class against a range of later classes, for a few rows.
 
-    A sequence of strips lists the pairs of each class in ascending order of the other class.
+    Strips come in such an order that each class meets the other classes in ascending order.
 
     Attributes
     ----------
@@ -174,8 +174,8 @@ def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offse
     The decision value of a pair is the sum over the support vectors of its first class, plus the sum over the support
     vectors of its second class, plus the pair's intercept.
 
-    one: sums over the support vectors of each class in ``own``, against each class in ``others``, (pairs, samples).
-    other: sums over the support vectors of each class in ``others``, against each class in ``own``, (pairs, samples).
+    one: sum over the support vectors of each pair's class in ``own``, (pairs, samples), sorted by this class.
+    other: sum over the support vectors of each pair's class in ``others``, (pairs, samples), sorted by this class.
     offsets: intercepts (pairs,) of all pairs of the k classes.
 
     If both blocks are the same, ``one`` and ``other`` are one array, and no class is paired with itself.
@@ -555,7 +555,7 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> di
         is_first = index[pair] == first
         fitted.append(platt(values[pair, np.where(is_first, second - 1, first)], is_first))
     A, B = np.array(fitted).T
-    return {"probA": A, "probB": -B if k == 2 else B}  # -B: positive values of a two-class model mean the second class
+    return {"probA": A, "probB": -B if k == 2 else B}  # -B: with two classes, a positive f means the second one
 
 
 def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> Iterator[tuple[Any, Any, Rows]]:

@@ -119,7 +119,7 @@ def save_model(model: Any, path: PathLike) -> None:
     order = np.arange(int(counts.sum()))
     if len(classes) == 2 and not model.smaller_first:
         order, counts = np.roll(order, -counts[0]), counts[::-1]
-    if precomputed:  # the file gives a support vector by feature 0 alone: its column of K, counted from 1
+    if precomputed:  # a support vector is written as 0:i, where i is its column of K, counted from 1
         vectors = sparse.csr_matrix(np.asarray(model.support_vectors, np.int64)[:, None] + 1)[order]
     else:
         vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64)[order]

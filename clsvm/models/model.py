@@ -40,7 +40,7 @@ Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]
 # Decision values of pairs of classes are computed for so few rows at a time that they take at most MAX_BYTES bytes, and
 # at most 1 / SHARE of the memory limit.
 MAX_BYTES, SHARE = 64 << 20, 4
-# Numbers allocated for each pair of classes and row: the sum over each class's support vectors, on device and host.
+# For each row and pair of classes, two sums are allocated on the device and again on the host: one for each class.
 COPIES = 4
 
 
@@ -54,9 +54,9 @@ class _Sums(NamedTuple):
     limit
         memory limit in bytes.
     respond
-        function: respond(rows, classes, problems) takes three slices: rows of X, classes of support vectors, and rows
-        of dual_coef. It returns sums of coefficients times kernel values. They have a row for each class and problem,
-        (classes * problems, rows).
+        function: respond(rows, classes, problems) takes slices of the rows of X, of the classes whose support vectors
+        are summed, and of the problems (rows of dual_coef). It returns sums of coefficients times kernel values, with
+        a row for each class and problem, (classes * problems, rows).
     """
 
     n: int
@@ -140,7 +140,7 @@ class KernelModel:
         Parameters
         ----------
         X : array or CSR (n, d)
-            Rows. For a precomputed kernel: kernel values (n, columns), for which the host computes the sums.
+            Rows, or for a precomputed kernel the kernel values (n, m) with the m training rows.
         device : str, int, list or None
             Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. A list stands for its first device.
         memory_limit : int, str or None
@@ -192,15 +192,15 @@ class KernelModel:
         return out
 
     def _strips(self, sums: _Sums, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:
-        """Yield the decision values of all pairs of classes for ``rows``, one :class:`Strip` after another.
+        """Yield the decision values of all pairs of classes for ``rows``, each :class:`Strip` with one class's pairs.
 
-        ``blocks`` is a list of pairs of class blocks that decoder.blocks returned.
+        Each pair of ``blocks`` holds two ranges of classes, as :func:`decoder.blocks` returns them.
         """
         k = len(self.classes)
         for firsts, others in blocks:
             if firsts == others and firsts.stop - firsts.start == 1:
                 continue
-            # A class has no row of dual_coef against itself, so row c - 1 is for a later class c.
+            # A class has no row of dual_coef against itself. So a class a has row c - 1 against a class c > a.
             first = others.start - (firsts != others)
             first_sums = other_sums = sums.respond(rows, firsts, slice(first, others.stop - 1))
             if firsts != others:
@@ -209,7 +209,7 @@ class KernelModel:
 
     @contextmanager
     def _sums_for(self, X: Data, device: Any, memory_limit: int | str | None) -> Iterator[_Sums]:
-        """Check the rows X, and yield the object that computes their sums over the support vectors."""
+        """Check the rows X, and return a context that yields their :class:`_Sums` over the support vectors."""
         X = arrays.canonical(X)
         if isinstance(self.kernel, Precomputed):
             needed = self.support_vectors.max(initial=-1) + 1
@@ -238,7 +238,7 @@ class KernelModel:
         return len(self.classes) > 2 and len(self.intercept) != len(self.dual_coef)
 
     def _host_sums(self, K: Data, groups: slice, problems: slice) -> Vector:
-        """Return sums of coefficients times given kernel values K (n, columns).
+        """Return sums of coefficients times kernel values K (n, m) of n rows with the m training rows.
 
         The result has a row for each class and problem, (classes * problems, n). ``groups`` selects the classes whose
         support vectors are summed, and ``problems`` selects rows of dual_coef. The sums of a row of K are the same, bit
@@ -309,7 +309,7 @@ class KernelModel:
         Parameters
         ----------
         X : array or CSR (n, d)
-            Rows, or kernel values (n, columns) for a precomputed kernel.
+            Rows, or for a precomputed kernel the kernel values (n, m) with the m training rows.
         device : str, int, list or None
             Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. A list stands for its first device.
         memory_limit : int, str or None
@@ -347,7 +347,7 @@ class KernelModel:
         Parameters
         ----------
         X : array or CSR (n, d)
-            Rows, or kernel values (n, columns) for a precomputed kernel.
+            Rows, or for a precomputed kernel the kernel values (n, m) with the m training rows.
         device : str, int, list or None
             Device to compute on, as :func:`clsvm.opencl.devices.find` takes it. A list stands for its first device.
         memory_limit : int, str or None

@@ -1,9 +1,9 @@
 """Tune a device's profile: time products with a kernel matrix for several tile sizes, and keep the fastest sizes.
 
 A :class:`Family` is one kind of product, such as that with two right-hand rows. The kinds are tuned one after another.
-Each starts from the profile with the sizes that the earlier ones chose, and gets an equal share of the remaining time.
-The candidate sizes are timed interleaved, and the best time of each counts. A candidate replaces the default only if it
-is clearly faster.
+Each kind keeps the sizes that were chosen for earlier kinds, and gets an equal share of the remaining time. In each of
+several rounds, all candidate sizes are timed once. The best time of each candidate counts. A candidate replaces the
+default only if it is clearly faster.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Family:
 def _tiles(shape: str) -> Callable[[Profile], Iterator[Profile]]:
     """Return a function that yields the profiles to try: the given profile, then copies with other tiles.
 
-    Each copy has another tile for products of the class ``shape``, such as "few" right-hand rows. For "many", each tile
-    is tried with each number of lanes (rows that are stored side by side).
+    ``shape`` says for which products: those with "many", "few" or "two" right-hand rows, or those with many in "wide"
+    tiles. For "many", each tile is tried with each number of lanes (rows that are stored side by side).
     """
 
     def candidates(profile: Profile) -> Iterator[Profile]:
@@ -142,12 +142,12 @@ def tune(
     seconds : float, default=60
         Seconds that the search may take, compilation included. No candidate is begun after this time.
     progress : callable, default=None
-        Function progress(text, share), called before each product; share is the part done, from 0 to 1.
+        Function progress(text, share), called before each kind of product; share is the part done, 0 to 1.
 
     Returns
     -------
     list of FamilyResult
-        The result of each product.
+        The result for each kind of product with a kernel matrix, such as that with few right-hand rows.
 
     Raises
     ------
