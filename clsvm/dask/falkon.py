@@ -59,8 +59,8 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
         how targets are converted to numbers, the same for all chunks.
     task
         loss, penalty and constant part of the decision function. The targets of the rows stay on the workers. ``task``
-        has one target for each class, or the smallest and the largest target of a regression. The largest deviation of
-        a target from the constant part is computed from these.
+        has one target for each class, or the smallest and the largest target of a regression. They give the largest
+        deviation of a target from the constant part.
     """
 
     weighted: list[int]

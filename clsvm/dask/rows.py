@@ -144,10 +144,10 @@ def checked_chunks(X: Any, y: Any = None, weights: Any = None) -> Chunks:
 
 
 def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
-    """Return, for each chunk of X, the future of the chunk of ``one`` that has the same rows.
+    """Return, for each chunk of X, the future of the chunk of y or sample_weight with the same rows.
 
-    ``one`` is the argument of ``fit`` with this ``name``, "y" or "sample_weight". If ``one`` is a single weight or
-    None, return ``one`` itself for each chunk instead.
+    ``one`` is the argument of ``fit`` with this ``name``, "y" or "sample_weight". If it is None or a single weight,
+    return it for each chunk instead of a future.
     """
     n, ends = X.npartitions, _sizes(X)
     if not is_dask(one):
@@ -283,7 +283,7 @@ class ChunkPredictions:
                 setattr(cls, name, _in_chunks(cls, name))
 
     def _predicted(self, name: str, X: Any) -> Any:
-        """Return a Dask collection in which the workers compute the prediction method ``name`` for X (n, d).
+        """Return a lazy Dask collection of the results of the prediction method ``name`` for X (n, d).
 
         Raises ValueError if the estimator was fitted with another number of features than d.
         """

@@ -57,7 +57,7 @@ class DistributedFits(Fits):
             for future in waiting:
                 jobs, data_used = futures.pop(future)
                 if (outcome := _result_of(future)) is None:
-                    if data_used is data:  # otherwise the data was sent again when another piece of the search was lost
+                    if data_used is data:  # else the loss of another piece has had the data sent again already
                         losses += 1
                         if losses > MAX_LOSSES:
                             raise DeviceError(
@@ -77,7 +77,7 @@ class DistributedFits(Fits):
             client.cancel([*futures, data])
 
     def _broadcast(self, client: Client) -> Future[Any]:
-        """Send the data and parameters of all fits to every worker, and return their Dask future.
+        """Send one object, with the data and parameters of all fits, to every worker. Return the object's Dask future.
 
         Raises DeviceError if there is no worker.
         """

@@ -72,7 +72,7 @@ class ShardedRows(ChunkedRows):
 
     @contextmanager
     def lay_out(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[ShardSet]:
-        """Yield the shards, laid out on the workers' devices in ``dtype``. The end of the context frees the shards."""
+        """Yield the shards, laid out on the workers' devices in ``dtype``. Free them when the ``with`` block ends."""
         plan, finest, device = self.planned(kernel, options)
         build = partial(shard, kernel=kernel, plan=plan, dtype=dtype)
         with closing(OnWorkers(self.chunks, build, self.sizes, options.device, options.memory_limit)) as shards:
@@ -82,7 +82,7 @@ class ShardedRows(ChunkedRows):
 class ChunkedSVM(OverChunks):
     """Fit an SVM to rows in chunks. This is the base class of the estimators in this module.
 
-    The caller fetches y and sample_weight from the workers.
+    The process that calls ``fit`` fetches all of y and sample_weight from the workers. X stays there.
     """
 
     kernel: Any

@@ -127,7 +127,7 @@ class Labels(NamedTuple):
 
     @classmethod
     def of(cls, chunks: list[Summary], class_weight: Any, table: Any) -> tuple[Labels, Vector]:
-        """Make the encoding from the summaries of all chunks.
+        """Make the encoding of labels as targets, from the summaries of the labels of all chunks.
 
         Return the encoding, and the sum of the weights of each class, (c,). ``table(indices, c)`` is a function
         that returns the targets (k, n) of n rows, given their class indices (n,) among c classes. Raises ValueError for
@@ -164,7 +164,7 @@ class Recipe(NamedTuple):
     Attributes
     ----------
     name
-        key under which each worker keeps its parts of the fit.
+        unique name of the fit, under which each worker stores its parts.
     build
         function: build(stream, rows, targets, weights) makes a part from a chunk.
     device
@@ -172,7 +172,7 @@ class Recipe(NamedTuple):
     memory_limit
         memory limit of each worker's device.
     neighbours
-        largest number of workers on one computer.
+        largest number of workers on one computer. If ``memory_limit`` is None, they divide the device's memory.
     chunks
         number of chunks that a worker is expected to hold.
     """
@@ -330,7 +330,7 @@ def take(
 ) -> tuple[Data, NDArray[np.intp]]:
     """Return the rows of the chunk X that ``indices`` selects, and the indices of these rows in X.
 
-    If ``weighted`` is true, ``indices`` counts only the rows of X with positive weight.
+    If ``weighted`` is true, the argument ``indices`` numbers only the rows of X with positive weight.
     """
     if weighted and weights is not None:
         indices = np.flatnonzero(checks.read_weights(weights, X) > 0)[indices]
@@ -385,7 +385,11 @@ def predicted(X: Any, estimator: Any, name: str) -> Any:
 
 
 def sample(estimator: Any, d: int, columns: Any) -> Any:
-    """Return one row of d features for which the estimator can predict: a support vector, or zeros if there is none."""
+    """Return one row of d features for which the estimator can predict: a support vector, or zeros if there is none.
+
+    A prediction for this row has the dtype and dimensions of all predictions. ``columns`` are the names of the row's
+    columns, or None.
+    """
     rows = getattr(estimator, "support_vectors_", None)
     if not isinstance(rows, np.ndarray) or not len(rows) or rows.shape[1] != d:
         rows = np.zeros((1, d))

@@ -22,7 +22,7 @@ from clsvm.opencl.stream import Stream
 from clsvm.parameters import Number
 
 UNIT = 128  # the number of rows of a tile that ``plan`` chooses is a multiple of UNIT
-TABLES = 1 << 14, 64  # bytes allowed for small device buffers: TABLES[0], and TABLES[1] for each row of a tile
+TABLES = 1 << 14, 64  # bytes allowed for small device buffers: TABLES[0] + TABLES[1] * rows of a tile
 # A tile of a matrix (n, n) has about n / PARTS rows, but at least MIN_TILE if memory allows it.
 MIN_TILE, PARTS = 1024, 8
 
@@ -99,7 +99,7 @@ def usual_tile(n: int) -> int:
 
 
 def _for_lapack(info: DeviceInfo) -> str:
-    """Return why LAPACK on the host is as fast as the device, or an empty text if it is not."""
+    """Return the reason to prefer LAPACK on the host to the device, or an empty text if there is none."""
     return "the device is a CPU, on whose cores it is as fast" * (info.kind == "cpu")
 
 
@@ -209,7 +209,9 @@ def _in_triangle(
 ) -> Matrix:
     """Replace one triangle of A, or of a copy of A, by the result that ``work`` computes from it. Return the matrix.
 
+    name: name of the matrix in error messages.
     work: name of a LAPACK routine, and the function that does the same by tiles.
+    lower, overwrite, clean: the arguments of :func:`lauum`.
     where: the arguments device, memory_limit and tile of :func:`plan`.
     """
     out = _matrix(A, name)
@@ -290,7 +292,7 @@ def _lapack(name: str, U: Matrix) -> None:
     F = np.asarray(U.T if rows else U)
     options = {"clean": 0, "overwrite_a": 1} if name == "potrf" else {"overwrite_c": 1}
     made, info = routine(F, lower=int(rows), **options)
-    if name == "potrf" and not info:  # OpenBLAS does not report NaN in the factor, so look for it here
+    if name == "potrf" and not info:  # with OpenBLAS, info is 0 even if the factor has NaN
         info = 1 + next(iter(np.flatnonzero(~np.isfinite(made.diagonal()))), -1)
     if info:
         raise np.linalg.LinAlgError(f"the leading minor of order {info} is not positive definite")

@@ -2,12 +2,12 @@
 
 The matrix stays on the host, divided into square tiles. Three tiles are on the device (:class:`DeviceTiles`):
 
-    C   the tile that is computed, stored in rows; the starts of consecutive rows are ``ld`` numbers apart
-    M   a second tile, stored in rows or in columns as in the matrix
-    X   a third tile, whose rows or columns are stored as vectors in lane groups: blocks of V interleaved vectors, where
-        V is fixed for the device and the dtype
+    C   the tile that is computed, row-major; the starts of consecutive rows are ``ld`` numbers apart
+    M   a second tile, row-major or column-major as the matrix is
+    X   a third tile, whose rows or columns are vectors in lane groups. A lane group stores number 0 of each of its V
+        vectors, then number 1 of each, and so on. The device and the dtype determine V
 
-    Cholesky, U' U = A:   U_ii = chol(A_ii);   U_ij = U_ii^-T A_ij;   A_yj -= U_iy' U_ij,  i < y <= j
+    Cholesky, U' U = A:   U_ii = chol(A_ii);   U_ij = U_ii^-T A_ij;   A_yj -= U_iy' U_ij for each y, i < y <= j
     Product, B = U U':    B_ij = sum_{k >= j} U_ik U_jk'
 
 Source: Meanti, Carratino, Rosasco, Rudi 2020, appendix C, Algorithms 3 and 4, for lower factors.
@@ -33,7 +33,7 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 
 Matrix = NDArray[Any]
-STRIP = 512  # most right-hand rows y_u of a product C[u][i] += <x_i, y_u> that are packed at a time
+STRIP = 512  # largest number of right-hand rows y_u of a product C[u][i] += <x_i, y_u> that are copied at a time
 SQUARE = 16  # a work-group transposes squares of 16 x 16 numbers (SIDE in transpose_tile.cl)
 SCALED = Spec("", (Parameter("scale", 1.0),), "scale * dot")
 FILES = ("pack", "transpose_tile", "solve", "factor")  # kernel files in cl_kernels/linalg
@@ -59,15 +59,15 @@ class TileSizes(NamedTuple):
     Attributes
     ----------
     t
-        most rows and columns of a tile.
+        largest number of rows, and of columns, of a tile.
     pad
         ``t`` rounded up to whole lane groups of V interleaved rows.
     ld
         distance from the start of a tile's row to the start of the next row in a buffer, in numbers.
     block
-        rows of a tile that one kernel call factors or solves.
+        number of rows of a tile that one kernel call factors or solves.
     strip
-        rows of the buffer for the right-hand rows y_u of a product C[u][i] += <x_i, y_u>.
+        number of right-hand rows y_u of a product C[u][i] += <x_i, y_u> that their buffer holds at a time.
     """
 
     t: int
@@ -113,7 +113,7 @@ class View(NamedTuple):
     right: int
 
     def rows(self, i: int, j: int = 0) -> tuple[Any, ...]:
-        """Return kernel arguments that describe the tile's rows from row i on as vectors. Each begins at column j.
+        """Return kernel arguments that describe the tile's rows from row i on as vectors, each from column j on.
 
         The arguments are the buffer, the index of the first number, the distance to the next vector, and the distance
         to the next number of a vector.
@@ -121,9 +121,10 @@ class View(NamedTuple):
         return self.buffer, *map(np.int64, (i * self.down + j * self.right, self.down, self.right))
 
     def columns(self, j: int, i: int = 0) -> tuple[Any, ...]:
-        """Return kernel arguments that describe the tile's columns from column j on as vectors. Each begins at row i.
+        """Return kernel arguments that describe the tile's columns from column j on as vectors, each from row i on.
 
-        The arguments have the same order and meaning as those of :meth:`rows`.
+        The arguments are the buffer, the index of the first number, the distance to the next vector, and the distance
+        to the next number of a vector.
         """
         return View(self.buffer, self.right, self.down).rows(j, i)
 
@@ -153,7 +154,7 @@ class DeviceTiles:
     def load_c(self, tile: Matrix) -> None:
         """Copy ``tile`` from the host to the device's tile C.
 
-        If ``tile`` is stored in columns, this overwrites the device's tile M.
+        If ``tile`` is column-major, it is transposed on the device. This overwrites the device's tile M.
         """
         if _in_columns(tile):
             self.stream.write_rows(self.M, _rows_of(tile.T), self.shape.ld)
@@ -168,9 +169,9 @@ class DeviceTiles:
         self._of_M = View(self.M, 1, self.shape.ld) if transposed else View(self.M, self.shape.ld, 1)
 
     def load_rows(self, tile: Matrix, triangle: bool = False) -> None:
-        """Copy a tile from the host to the device twice: unchanged to the tile M, and in lane groups to the tile X.
+        """Copy a tile from the host to the device's tiles M and X.
 
-        A lane group has V rows of the tile, whose numbers are interleaved.
+        M gets the tile unchanged. X gets the tile's rows in lane groups of V interleaved rows.
 
         triangle: whether to set entries below the diagonal to zero in X.
         """
@@ -181,7 +182,7 @@ class DeviceTiles:
     def store(self, tile: Matrix, triangle: bool = False) -> None:
         """Copy the device's tile C to ``tile`` on the host.
 
-        If ``tile`` is stored in columns, C is first transposed to the device's tile M, which is overwritten.
+        If ``tile`` is column-major, C is transposed on the device. This overwrites the device's tile M.
 
         triangle: whether to copy only the diagonal and the entries above it.
         """
@@ -240,7 +241,7 @@ class DeviceTiles:
         M_u are the rows of the tile M (h, d), and x_i the w vectors in the tile X.
 
         symmetric: whether to compute only the entries of C on and above the diagonal.
-        triangle: whether M and the vectors x_i are rows of upper triangles, so that products with zeros are left out.
+        triangle: whether the M_u and the x_i are rows of upper triangular matrices, whose zeros are then skipped.
         """
         for u in range(0, h, self.shape.strip):
             some, first = min(self.shape.strip, h - u), u if triangle else 0
@@ -250,11 +251,11 @@ class DeviceTiles:
     def _subtract_solved(self, U: View, k: int, b: int, w: int, column: int) -> None:
         """Subtract sum_{r < k} U[r][i] * Y[r] from each row i = k, ..., k + b - 1 of the device's tile C.
 
-        This is a part of the forward substitution for Y with U' Y = C. Rows Y[r] with r < k are solved already. The
-        tile X holds these rows.
+        This is a part of the forward substitution for Y with U' Y = C. The rows Y[r] with r < k are solved already, and
+        are in the device's tile X.
 
         w: number of columns of C.
-        column: first column of C that is computed.
+        column: first column to compute, rounded down to the start of a lane group. A lane group is V adjacent columns.
         """
         if k:
             self._packed(U.columns(k), b, k)
@@ -286,7 +287,7 @@ class DeviceTiles:
         """Copy n vectors of d numbers from a tile to lane groups: blocks of V interleaved vectors.
 
         vectors: the arguments that :meth:`View.rows` or :meth:`View.columns` returns.
-        at: place of the first copied number in the tile X, in units of V numbers. If ``at`` is None, the vectors are
+        at: where the copy begins in the device's tile X, in units of V numbers. If ``at`` is None, the vectors are
         copied to the buffer of right-hand rows instead.
         triangle: whether to set number k of vector i to zero if k < i.
         """
@@ -298,7 +299,7 @@ class DeviceTiles:
     def _sum(self, scale: float, row: int, n: int, d: int, column: int, w: int, first: int = 0) -> None:
         """Add scale * <x_i, y_u> to the entry C[row + u][i] of the device's tile C.
 
-        x_i are the vectors in the tile X. y_u are n right-hand rows, which :meth:`_packed` copied.
+        x_i are the vectors in the device's tile X. y_u are the n right-hand rows that :meth:`_packed` copied.
 
         d: number of entries of y_u.
         column: first column to compute, rounded down to the start of a lane group. A lane group is V adjacent columns.
@@ -323,7 +324,7 @@ class DeviceTiles:
     def _uploaded(self, name: str, number: int, array: NDArray[Any]) -> Buffer:
         """Return a buffer with a small array, cached for later calls.
 
-        The cache's key is the name, the ``number`` on which the array depends, and the array's length.
+        The cache's key is ``name``, ``number`` and the array's length, which together determine the array.
         """
         key = name, number, len(array)
         if key not in self._uploads:
@@ -342,7 +343,7 @@ def _in_columns(tile: Matrix) -> bool:
 
 
 def _rows_of(tile: Matrix) -> Matrix:
-    """Return the tile itself if it is stored in rows, else a copy in rows."""
+    """Return the tile itself if it is row-major, else a row-major copy."""
     return tile if _in_rows(tile) else np.ascontiguousarray(tile)
 
 

@@ -35,8 +35,8 @@ from clsvm.opencl.stream import Stream
 from clsvm.report import Display, NystromReport, Status
 
 COARSE = 1e7  # a fit begins in the most precise dtype if K of the inducing points has a larger condition number
-# Without float64, a jitter of at least min(SINGLE, SQUARES / penalty) * mean diagonal is added to K(C, C)'s diagonal.
-# Rounding of float32 changes the Hessian by about eps^2 / jitter, less than the penalty if jitter = SQUARES / penalty.
+# If devices lack float64, at least min(SINGLE, SQUARES / penalty) * mean diagonal is added to K(C, C)'s diagonal.
+# With a smaller number on K(C, C)'s diagonal, float32 rounding errors of the Hessian could exceed the penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
 # Attributes of Result and of Preconditioner that the fit report copies under the same names.
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
@@ -81,8 +81,8 @@ class Survey(NamedTuple):
 class Rows(ABC):
     """Hold the rows X (n, d) of a fit, on one device or several, for any number of tasks with ``k`` outputs.
 
-    A task is a loss with targets, weights and a penalty (:class:`Task`). Call :meth:`formulate`, enter
-    :meth:`lay_out`, call :meth:`draw`, then :meth:`solve` for each task.
+    A task is a loss with targets, weights and a penalty (:class:`Task`). Call :meth:`formulate` first. Then, inside
+    ``with lay_out(...)``, call :meth:`draw`, and :meth:`solve` for each task.
 
     Attributes
     ----------
@@ -99,11 +99,11 @@ class Rows(ABC):
     sample
         indices (s,) of the rows from which the preconditioner is made; None if the inducing points are not rows of X.
     layout
-        where K(X, C) is computed or stored, in words.
+        text for the report that says how K(X, C) is computed or stored.
     has_finer_dtype
         whether the devices have a more precise dtype than that of the products with K(X, C).
     with_targets
-        whether the blocks are built with their targets and weights. If not, each task sends these to the blocks.
+        whether the blocks get their targets and weights when they are built. If not, :meth:`solve` sends them.
     """
 
     surveyed: Survey

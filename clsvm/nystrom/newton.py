@@ -39,8 +39,8 @@ from clsvm.nystrom.preconditioner import Preconditioner
 from clsvm.nystrom.rows import RowOperator, Vector
 from clsvm.report import Display, Point, Status
 
-INEXACT = 0.1  # far from the optimum, conjugate gradients solve for a Newton step to this relative residual
-FINE = {"float32": 1e-3, "float64": 1e-9}  # conjugate gradients solve for a Newton step to no smaller relative residual
+INEXACT = 0.1  # far from the optimum, conjugate gradients end at this relative residual
+FINE = {"float32": 1e-3, "float64": 1e-9}  # smallest relative residual that is asked of conjugate gradients, by dtype
 ENOUGH = 1e-4  # fraction of the predicted decrease of the objective that a step must reach (Armijo)
 HALVINGS = 30  # most halvings of a step length
 REFINE = 2e-4  # gradients use float64 if rounding of K may change f(x) by more than this share of the largest target
@@ -75,7 +75,7 @@ class Result:
     passes
         passes over the rows.
     exact
-        whether gradients changed to products in a more precise dtype during the solve.
+        whether the solve changed to a more precise dtype for gradients.
     trace
         state of the solve at its start and after each Newton step.
     preconditioner_seconds
@@ -99,10 +99,11 @@ Callback = Callable[[int, Vector, float], Any]
 
 
 class Newton:
-    """Minimise the objective F of a task over the coefficients, with sums over rows from a row operator.
+    """Minimise the objective F of a task over the coefficients. A :class:`RowOperator` computes sums over the rows.
 
-    :meth:`run` does the solve. A KeyboardInterrupt ends the solve with the result so far. The argument ``before`` is
-    the result of an earlier solve in another dtype. Steps and seconds of that solve are added to those of this one.
+    :meth:`run` does the solve. A KeyboardInterrupt ends the solve with the result so far. The constructor's argument
+    ``before`` is the result of an earlier solve in another dtype, or None. Its steps and seconds are added to those of
+    this solve.
 
     Attributes
     ----------
@@ -111,7 +112,7 @@ class Newton:
     callback
         function of the step, the coefficients (m, k) and the seconds, called after each conjugate gradient step.
     fine
-        smallest relative residual to which conjugate gradients solve for a Newton step.
+        smallest relative residual that is asked of conjugate gradients.
     """
 
     def __init__(
@@ -192,7 +193,7 @@ class Newton:
             self.result.newton_steps += 1
             if self._refine():
                 rows.set_alpha(self.result.alpha)
-                self._set_objective(self._values(self.u))  # f is more precise now, which changes the objective
+                self._set_objective(self._values(self.u))  # more precise decision values change the objective
                 size = np.full_like(size, np.inf)
             if not loss.quadratic:
                 self._weigh()
@@ -222,7 +223,7 @@ class Newton:
     def _relative_rounding(self) -> float:
         """Return how much rounding of kernel values can change decision values, relative to the largest target.
 
-        The result is the largest ratio of all outputs.
+        Each output has such a ratio. The largest one is returned.
         """
         return float((self._rounding_of_f() / np.maximum(self.rows.task.largest, 1e-300)).max())
 
@@ -242,16 +243,19 @@ class Newton:
     def _weigh(self) -> None:
         """Make the preconditioner's factor A, and set ``curvature``, from the loss's second derivatives.
 
-        ``curvature`` has a number c for each output, such that the Hessian of F in u = T alpha is at least c A'A. D is
-        the loss's second derivative at a row and at its current decision value, times the row's weight. b is the row of
-        K(X, C) T^-1:
+        ``curvature`` has a number c for each output, such that the Hessian of the output's objective is at least c A'A.
+        The Hessian is with respect to u = T alpha, for the coefficients alpha and the preconditioner's factor T.
+
+        At a row, D is the loss's second derivative times the row's weight, mean(D) is its mean over the outputs, and b
+        is the row of K(X, C) T^-1. ``scale`` is the sum of mean(D) over all rows, divided by its sum over the sampled
+        rows. ``least`` is the smallest D / mean(D) of the output at a sampled row. Then:
 
             Hessian    = penalty * I + sum of D b b' over all rows
-            A'A        = penalty * I + scale * sum of mean(D) b b' over the sampled rows, for the mean over the outputs
-            D         >= least * mean(D) at each sampled row, for each output
+            A'A        = penalty * I + scale * sum of mean(D) b b' over the sampled rows
+            D         >= least * mean(D) at each sampled row
 
-        So the Hessian is at least min(1, least / scale) A'A. ``curvature`` is half of this factor, because A has
-        rounding errors. A coupled loss has this bound only for coefficients of mean 0 over the outputs.
+        So the Hessian is at least min(1, least / scale) A'A. c is half of this factor, because A has rounding errors.
+        If the loss couples the outputs, the bound holds only for coefficients of mean 0 over the outputs.
         """
         total, at, least = self.rows.weigh()
         at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # inducing points that are not rows
@@ -268,9 +272,9 @@ class Newton:
     def _values(self, u: Vector, s: Vector | None = None) -> Vector:
         """Return the objective of each output: its mean loss plus penalty / 2 * |u|^2.
 
-        u: T alpha (k, r), for coefficients alpha and K(C, C) = T'T.
-        s: step lengths (k, 1), or None for 0. The loss is taken at the decision values f + s * change. The row operator
-        has computed ``change``, the change of f along the step.
+        u: T alpha (k, r) after the step, for coefficients alpha and K(C, C) = T'T.
+        s: step lengths (k, 1), or None for no step. The loss is taken at f + s * change, for the decision values f
+        before the step, and the change that :meth:`RowOperator.set_change` computed.
         """
         squares = np.square(self._joined(u)).sum(axis=1)
         return self.rows.losses(s) + self.penalty / 2 * squares
@@ -353,7 +357,7 @@ class Newton:
         result.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
         result.bound = float((self._upper_bound(sizes) * self.squares).sum())
         nan, now = float("nan"), perf_counter() - self.began
-        rows_read = (result.passes + self.rows.passes) * self.rows.n  # result.passes are those of an earlier solve
+        rows_read = (result.passes + self.rows.passes) * self.rows.n  # passes of ``before`` and of this solve
         point = Point(now, result.steps, result.newton_steps, result.objective, nan, nan, result.residual, rows_read)
         result.trace.append(point)
         if self.progress:
@@ -363,24 +367,26 @@ class Newton:
     def _upper_bound(self, sizes: Vector) -> Vector:
         """Return an upper bound of F - F* for each output, or for all outputs together if the loss couples them.
 
-        F is the objective at the current u = T alpha, and F* its minimum. l is the loss. G is the gradient of F with
-        respect to u, and g = A^-T G. ``sizes`` are the norms |g|. T and A are the factors of preconditioner.py. The
-        bound is the least of:
+        F is the objective at the current u = T alpha, for the coefficients alpha. F* is the minimum of F. G is the
+        gradient of F with respect to u, and g = A^-T G. T and A are the factors of preconditioner.py. ``sizes`` are the
+        norms |g|. The bound is the least of:
 
             F                      since losses are not negative, so that F* >= 0
             |G|^2 / (2 * penalty)  since the penalty makes F strongly convex in u
-            |g|^2 / (2 * c)        if the Hessian is at least c A'A at all v with |A (v - u)| <= r = 2 |g| / c. At each
-                                   v with |A (v - u)| = r, F is at least F(u), so its minimum is nearer to u
+            |g|^2 / (2 * c)        if the Hessian is at least c A'A at all v with |A (v - u)| <= r = 2 |g| / c
 
-        For the squared loss, c is ``curvature`` (:meth:`_weigh`). For other losses c is half of it, because l'' changes
-        between u and v. Decision values change there by at most h = reach * r / sqrt(penalty), for the largest norm
-        ``reach`` of a row of K(X, C) T^-1. So l'' falls by at most the factor exp(-2 h), since |l'''| <= 2 l''. The
-        factor is at least 1/2 if h <= log(2) / 2. For a larger h the third bound is not used.
+        The third bound holds because F(v) >= F(u) wherever |A (v - u)| = r. So the minimum of F is nearer to u.
 
-        Changes by rounding are added to the bound. If rounding of K changes each decision value by at most t, F and F*
-        each change by at most sqrt(2 F) t + t^2 / 2, since l >= 0 and l'' <= 1. Each also changes by at most
-        ``steepest`` * t, where ``steepest`` is the largest |l'|. T'T differs from K(C, C) by at most ``error``. This
-        changes F by at most penalty / 2 * error * |alpha|^2.
+        For the squared loss, c is the number ``curvature`` of :meth:`_weigh`. For another loss l, l'' changes between u
+        and v, so c is half of ``curvature``. This is correct if l'' at v is at least half of l'' at u. Decision
+        values change by at most h = reach * r / sqrt(penalty), for the largest norm ``reach`` of a row of K(X, C) T^-1.
+        Since |l'''| <= 2 l'', l'' at v is at least exp(-2 h) times l'' at u. This factor is at least 1/2 if
+        h <= log(2) / 2. For a larger h the third bound is not used.
+
+        Changes of F and F* by rounding are added to the bound. Let rounding of K change each decision value by at most
+        t. Then F and F* each change by at most sqrt(2 F) t + t^2 / 2, since l >= 0 and l'' <= 1. They also change by at
+        most t times the largest |l'|. T'T differs from K(C, C) by at most ``error``, in the spectral norm. This changes
+        F by at most penalty / 2 * error * |alpha|^2.
         """
         values, task, c, gradient_norm = self.values, self.rows.task, self.curvature, self._norms(self.G)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

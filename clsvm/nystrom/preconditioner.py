@@ -18,10 +18,12 @@ about ((sqrt c + 1) / (sqrt c - 1))^2 for every penalty (Marchenko and Pastur 19
 Singular K(C, C). The matrix is singular up to rounding if inducing points are equal or the kernel function is wide. A
 linear kernel function makes it singular if there are more points than features. Some directions of T would consist of
 rounding errors, and the residual would stall. So a Cholesky factorisation with pivots selects r points that span the
-others: K(C, C) = R'R up to rounding, with R (r, m). The coefficients of the other points are 0.
+others: K(C, C) = R'R up to rounding, with R (r, m). T (r, r) is then the factor of their kernel matrix. The
+coefficients of the other points are 0.
 
 Storage. Coefficients are rows: alpha is (k, m) for k outputs, u and b are (k, r), with r = m unless K(C, C) is
-singular. T is stored above the diagonal of the buffer and A' below it. The diagonal is that of the factor in use.
+singular. T is stored above the diagonal of the buffer and A' below it. Before one of the factors is used, its diagonal
+is copied to the buffer.
 """
 
 from __future__ import annotations
@@ -39,32 +41,33 @@ from clsvm.threads import all_threads, one_thread
 
 Vector = NDArray[np.float64]
 # JITTER: number added to the diagonal of the m inducing points' K, in units of eps * m * mean diagonal.
-# GROWTH: factor by which the tolerance of pivots grows after a Cholesky factorisation has failed.
+# GROWTH: after a failed Cholesky factorisation, the tolerance below which a pivot counts as 0 grows by this factor.
 JITTER, GROWTH = 4.0, 10.0
-# MAX_PIVOT_TOL: pivots below a tolerance count as 0. If it must exceed MAX_PIVOT_TOL * mean diagonal, K is indefinite.
+# MAX_PIVOT_TOL: largest tolerance below which a pivot counts as 0, in units of K's mean diagonal.
+# If a factorisation of K fails even with this pivot tolerance, K counts as indefinite.
 # MAX_PIVOT_TOL_64 replaces MAX_PIVOT_TOL if the devices have float64.
 MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
 SINGULAR = 1e10  # if K(C, C) has a larger condition number, some inducing points are left out
 SMALL_WORK = 1 << 30  # multiply-adds below which one thread is used
 _BLOCK, _ROWS = 512, 4096  # columns of a matrix copied at a time; sampled rows multiplied at a time
 RATIOS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # candidates for the ratio of sampled rows to inducing points
-FEW_SAMPLE_STEPS = 150  # expected conjugate gradient steps if only the inducing points are sampled
+FEW_SAMPLE_STEPS = 150  # assumed conjugate gradient steps of a solve if only the inducing points are sampled
 # HOST: cost of a float64 multiply-add on the host, in multiply-adds of a dense product on the device.
-# OUTPUT: cost of multiplying a kernel value by numbers of an output, in multiply-adds of a dense product on the device.
+# OUTPUT: cost of using a kernel value for one output, in multiply-adds of a dense product on the device.
 HOST, OUTPUT = 2.0, 3.0
-RESTART_FACTOR = 2.0  # conjugate gradients take this many times the steps of theory, as refinements restart them
-# A fit with a loss that is not quadratic is expected to take SOLVES linear solves and MAKES calls of weigh.
+RESTART_FACTOR = 2.0  # assumed ratio of conjugate gradient steps to steps in theory; each Newton step begins anew
+# A fit with a non-quadratic loss is assumed to solve SOLVES linear systems, and to make the factor A MAKES times.
 SOLVES, MAKES = 3, 8
-MAX_B_BYTES = 1 << 30  # most bytes of B = K(S, C) T^-1, which limits the number of sampled rows S
-# MIN_PENALTY: if the penalty is less than this times the mean diagonal of K(C, C), B = K(S, C) T^-1 is in float64.
-# MAX_CONDITION: if the condition number of K(C, C) is larger, B = K(S, C) T^-1 is in float64.
+MAX_B_BYTES = 1 << 30  # most bytes of the preconditioner's matrix B, which limits the number of sampled rows
+# MIN_PENALTY: smallest penalty, in units of K(C, C)'s mean diagonal, for which the matrix B is computed in float32.
+# MAX_CONDITION: largest condition number of K(C, C) for which the preconditioner's matrix B is computed in float32.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 
 
 class Preconditioner:
     """Precondition a fit by triangular factors T and A, for the coefficients alpha of m inducing points C.
 
-    T'T is K(C, C), and A'A is near the Hessian with respect to T alpha.
+    T'T is K(C, C), and A'A is near the Hessian of the objective with respect to T alpha.
 
     The argument ``K`` (m, m) is K(C, C) in float64, which the factors overwrite. The argument ``least`` is the
     smallest jitter, relative to K's mean diagonal. Raises ValueError if K is not positive semi-definite up to rounding.
@@ -76,7 +79,7 @@ class Preconditioner:
     jitter
         number that was added to the diagonal of K.
     error
-        spectral norm of T'T - K: the jitter, or if K is singular, the tolerance at which the factorisation ended.
+        spectral norm of T'T - K. This is the jitter, or for a singular K the tolerance below which pivots count as 0.
     rank
         rank r of K; m unless K is singular up to rounding.
     pivots
@@ -86,8 +89,8 @@ class Preconditioner:
     size
         mean of K's diagonal.
     reach
-        largest norm |b| of a row b of B = K(S, C) T^-1, for the sampled rows S. It bounds how much a change of T alpha
-        changes decision values.
+        largest norm of a row of B = K(S, C) T^-1, for the sampled rows S. A change v of T alpha changes the decision
+        values of S by at most reach * |v|.
     device
         device on which factors are computed, as in :func:`clsvm.linalg.plan`.
     memory_limit
@@ -140,11 +143,12 @@ class Preconditioner:
         return True
 
     def _pivoted(self, K: Vector, most: float) -> Vector:
-        """Factor a singular K by Cholesky with pivots. Return the factor T (r, r) of the r points that span the others.
+        """Factor a singular K (m, m) by Cholesky with pivots. Return the factor T (r, r) for r selected points.
 
-        The argument ``K`` (m, m) has its entries in the lower triangle. The factorisation ends when no pivot exceeds a
-        tolerance. If the product of the factors differs too much from K, K is factored again with a larger tolerance.
-        Raises ValueError if the tolerance exceeds ``most`` times the mean diagonal, because K is then indefinite.
+        The rows of K for the selected inducing points span the other rows, up to rounding. Only the lower triangle of
+        ``K`` is read. The factorisation ends when no pivot exceeds a tolerance. If the product of the factors differs
+        too much from K, K is factored again with a larger tolerance. Raises ValueError if the tolerance exceeds
+        ``most`` times the mean diagonal, because K is then indefinite.
         """
         signs = np.random.RandomState(0).choice([-1.0, 1.0], self.m)
         product, tol = blas.dsymv(1.0, K, signs, lower=1), self.jitter
@@ -190,7 +194,7 @@ class Preconditioner:
     def weigh(self, D: Vector, penalty: float) -> None:
         """Make the factor A of A'A = B' D B + penalty I, where B = K(S, C) T^-1 for the sampled rows S.
 
-        D: weights (s,) of the sampled rows, or (m,) of the inducing points if these are the sample.
+        D: weights (s,) of the sampled rows S. If the inducing points are the sample, s = m.
         penalty: a positive number.
         """
         scale = np.sqrt(D)
@@ -210,7 +214,7 @@ class Preconditioner:
         scale: square roots of the weights D of the inducing points, (m,).
         """
         factors = self._factors
-        for done, following in _blocks(self.rank):  # write the transpose of T * scale to the lower triangle
+        for done, following in _blocks(self.rank):  # write the transpose of T diag(scale) to the lower triangle
             factors[following, done] = factors[done, following].T * scale[following, None]
             corner = factors[done, done]
             factors[done, done] = np.triu(corner, 1) + np.triu(corner).T * scale[done, None]
@@ -238,9 +242,10 @@ class Preconditioner:
         return sums if in_float64 else factors
 
     def alpha(self, u: Vector) -> Vector:
-        """Return the coefficients alpha (k, m), with a row T^-1 v for each row v of u (k, r), where T'T = K(C, C).
+        """Return the coefficients alpha (k, m) with T alpha = u (k, r), for the factor T of K(C, C) = T'T.
 
-        r is the rank of K(C, C). If r < m, the inducing points that are not pivots get the coefficient 0.
+        r is the rank of K(C, C). If r < m, T'T is the kernel matrix of r selected inducing points. The coefficients of
+        the other points are 0.
         """
         found = self._solve(u, self._diagonal_T, lower=0, trans=0)
         if self.pivots is None:
@@ -250,9 +255,9 @@ class Preconditioner:
         return alpha
 
     def from_alpha(self, g: Vector) -> Vector:
-        """Return T^-T g, (k, r): the gradient with respect to u = T alpha, for the factor T of K(C, C) = T'T.
+        """Return the gradient T^-T g (k, r) with respect to u = T alpha, for the factor T of K(C, C) = T'T.
 
-        g: gradient with respect to the coefficients alpha, (k, m).
+        g: the gradient with respect to the coefficients alpha, (k, m).
         """
         return self._solve(g if self.pivots is None else g[:, self.pivots], self._diagonal_T, lower=0, trans=1)
 
@@ -271,9 +276,9 @@ class Preconditioner:
         return self._solve(g, self._diagonal_A, lower=1, trans=0)
 
     def of_coefficients(self, alpha: Vector) -> Vector:
-        """Return u (k, r), with a row T a for each row a of the coefficients alpha (k, m), where T'T = K(C, C).
+        """Return u = T alpha (k, r) for coefficients alpha (k, m), with the factor T of K(C, C) = T'T.
 
-        r is the rank of K(C, C). If r < m, a factor R (r, m) with R'R = K(C, C) takes the place of T.
+        r is the rank of K(C, C). If r < m, u is R alpha, with the factor R (r, m) of K(C, C) = R'R.
         """
         with _threads(alpha.size * self.rank):
             if self._R is not None:

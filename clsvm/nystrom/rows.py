@@ -42,14 +42,16 @@ class Task:
     y
         targets (k, n) of k outputs and n rows.
     weights
-        weights (n,), or (k, n) if each output has its own weights, which a coupled loss does not allow.
+        weights (n,), or (k, n) if each output has its own weights. A loss that couples the outputs, such as softmax,
+        needs weights (n,).
     offset
         constant part (k,) of the decision values f.
     penalty
-        lambda in the objective: weighted mean of the loss + (lambda / 2) alpha' K(C, C) alpha.
+        lambda in the objective: weighted mean of the loss + (lambda / 2) alpha' K(C, C) alpha, for the coefficients
+        alpha of the inducing points C.
     largest
-        largest deviation (k,) of a target from the offset (:func:`deviation`), over all rows of the fit with a positive
-        weight.
+        for each output, (k,), the largest |target - offset| over all rows of the fit with a positive weight.
+        :func:`deviation` computes it.
     """
 
     loss: Loss
@@ -61,13 +63,16 @@ class Task:
 
     @property
     def units(self) -> Vector:
-        """Return the unit of each output, (k,): a power of 2 by which the solve divides targets and coefficients."""
+        """Return the unit of each output, (k,): the power of 2 by which the solve divides targets and coefficients.
+
+        The division prevents overflow and underflow.
+        """
         return self.loss.units(self.largest)
 
     def in_units(self) -> Task:
         """Return the task with the targets, offset and loss of each output divided by the output's unit.
 
-        The unit is a power of 2 (:attr:`units`), by which targets are divided to prevent overflow and underflow.
+        The unit is a power of 2 (:attr:`units`). The division prevents overflow and underflow.
         """
         units, loss = self.units, self.loss.in_units(self.units)
         y, offset, largest = self.y / units[:, None], self.offset / units, self.largest / units
@@ -99,8 +104,8 @@ class Curvature(NamedTuple):
     sampled
         D at the sampled rows, averaged over the outputs.
     least
-        smallest ratio, over the sampled rows, of an output's D to the average of D over the outputs: one ratio for each
-        output, (k,), or one ratio (1,) for a coupled loss.
+        for each output, (k,), the smallest ratio of its D to the average of D over the outputs, among the sampled rows.
+        A loss that couples the outputs, such as softmax, has one ratio (1,). The solver bounds the Hessian by it.
     """
 
     total: float
@@ -172,15 +177,15 @@ class RowBlock:
         points: the inducing points C, with the layout and dtype of the products.
         """
         laid_out = partial(Cross, stream, X, points.rows, points.kernel, points.plan)
-        # More precise products compute K anew instead of storing it, since a solve needs few of them.
+        # Products in the most precise dtype compute K anew and do not store it, since a solve needs few of them.
         more_precise = None if points.dtype == points.finest else partial(laid_out, points.finest, points.k, keep=False)
         return cls(laid_out(points.dtype, points.k), more_precise, task)
 
     def begin_task(self, sample: NDArray[np.intp] | None, total: Vector, task: Task | None) -> None:
-        """Begin a solve of a task with the coefficients 0. The decision values f of the rows are then the offset.
+        """Begin a solve of a task with all coefficients 0, so that all decision values f equal the offset.
 
         sample: indices (s,), counted from this block's first row, of the rows that the preconditioner samples. None if
-        it samples inducing points that are not rows of X.
+        the sample has no rows of X.
         total: sum of the weights over the rows of all blocks.
         task: loss, targets, weights and penalty for this block's rows; None for the task that the block was made with.
         """
@@ -262,9 +267,9 @@ class RowOperator:
     """Send the solver's requests to all blocks of rows, and add the sums that they return, in the order of the blocks.
 
     The order of addition is fixed, so the bits of sums do not depend on which device has which block. If a block is
-    lost, its new copy gets the task and the current coefficients again. Targets, decision values f and coefficients
-    are divided by ``units``. The argument ``task_arguments(i)`` returns the arguments of :meth:`RowBlock.begin_task`
-    for block i.
+    lost, its new copy gets the task and the current coefficients. During a solve, targets, decision values f and
+    coefficients are divided by ``units``. The constructor's argument ``task_arguments`` is a function:
+    task_arguments(i) returns the arguments of :meth:`RowBlock.begin_task` for block i.
 
     Attributes
     ----------
@@ -288,7 +293,7 @@ class RowOperator:
         self._blocks, self._task_arguments = blocks, task_arguments
         self.task, self.units = task.subset(slice(0, 0)).in_units(), task.units
         self.k, self.m, self.n = len(task.offset), m, sum(blocks.sizes)
-        self._alpha: Vector | None = None  # coefficients for which the blocks hold f = K alpha + offset
+        self._alpha: Vector | None = None  # coefficients of the decision values f that the row blocks hold now
         self._change: Vector | None = None
         self.refined = self._weighed = False
         replayed(blocks.call("begin_task", [task_arguments(i) for i in range(len(blocks.sizes))]), self._restore)
@@ -311,7 +316,7 @@ class RowOperator:
         return reply
 
     def _history(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the requests that bring a block from :meth:`RowBlock.begin_task` to its present state."""
+        """Yield the requests after :meth:`RowBlock.begin_task` that give a new copy of a lost block its state."""
         if self.refined:
             yield ("refine",)
         if self._alpha is not None:
@@ -356,7 +361,7 @@ class RowOperator:
         self._alpha, self._change = change if self._alpha is None else self._alpha + change, None
 
     def losses(self, s: Vector | None = None) -> Vector:
-        """Return the mean loss sum_i w_i l(f_i) of each output, (k,), or one mean (1,) for a coupled loss.
+        """Return the mean loss sum_i w_i l(f_i) of each output, (k,), or of all outputs, (1,), if l couples them.
 
         l is the loss, f are the decision values of the rows, and the weights w of all rows sum to 1.
 

@@ -45,7 +45,7 @@ def _made_context(process: int, device: cl.Device) -> cl.Context:
 
 
 def fork_error(runtime: str) -> DeviceError:
-    """Return the error to raise in a forked child for the OpenCL runtime named ``runtime``, which would hang there."""
+    """Return the error to raise in a forked child, where the OpenCL runtime named ``runtime`` would hang."""
     return DeviceError(
         f"{runtime} does not survive a fork of a process that has used it; start workers with the 'spawn' or "
         "'forkserver' method, or with joblib's default (loky)"

@@ -81,7 +81,7 @@ def visible(process: int) -> list[cl.Device]:
     """Return pyopencl's devices of all platforms, in the order of their indices.
 
     Each device is listed once, although a loader that finds one library under two names lists its platform twice.
-    ``process`` is the process id, so that a forked process does not use the list of its parent.
+    The list is cached for the process id ``process``, so a forked process does not use its parent's list.
     """
     try:
         return list(dict.fromkeys(device for platform in cl.get_platforms() for device in platform.get_devices()))
@@ -110,7 +110,7 @@ def _info(process: int, index: int, tried: bool) -> DeviceInfo:
     """Return the DeviceInfo of the device with this index in :func:`visible`.
 
     The device is usable if a context can be made. If ``tried`` is true, a small fit on it must also pass.
-    ``process`` is the process id, so that a forked process uses no cached result of its parent.
+    The result is cached for the process id ``process``, so a forked process does not use its parent's result.
     """
     device = visible(process)[index]
     reason = _reason(index, device, tried)
@@ -278,7 +278,7 @@ def first_device(spec: Any) -> Any:
 
 
 def handle(spec: Any, info: DeviceInfo) -> cl.Device:
-    """Return the pyopencl device that ``spec`` names, given ``info``, the result of ``find(spec)``.
+    """Return the pyopencl device that ``spec`` names. ``info`` is the result of ``find(spec)``.
 
     If ``spec`` is a sub-device or a queue on a sub-device, return the sub-device and not the whole device.
     """
@@ -381,7 +381,7 @@ def untuned_profile(info: DeviceInfo) -> Profile:
 PROGRAM = "clsvm.small_fit"  # the module that tests a device by a small fit
 TRIAL = "CLSVM_TRIAL"  # environment variable of a process that tests a device, so that it starts no further test
 PASSED, FAILED = "passed", "failed: "  # the test of a device prints a line that begins with one of these
-SECONDS = 90  # a small fit that takes longer counts as failed; a slow compiler takes half of this time
+SECONDS = 90  # a small fit that takes longer counts as failed
 
 
 def fit_failure(index: int, device: cl.Device) -> str:
@@ -414,7 +414,7 @@ def _fit(index: int, device: cl.Device) -> str:
     Return "" if the process did not start, or exited without such a line. If the process crashed or took longer than
     SECONDS, the line begins with FAILED.
     """
-    if getattr(sys, "frozen", False) or not sys.executable:  # a frozen program would start itself instead of Python
+    if getattr(sys, "frozen", False) or not sys.executable:  # there is no Python interpreter to start
         return ""
     environment = {name: value for name, value in os.environ.items() if name != "CLSVM_PROFILE"}
     environment |= {TRIAL: "1", "PYTHONPATH": os.pathsep.join(str(path) or "." for path in sys.path)}

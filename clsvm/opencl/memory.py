@@ -110,7 +110,7 @@ class Pool:
             buffer.release()
 
 
-spare, slabs = POOLS = Pool(), Pool()  # pool of freed buffers, and pool of the row cache's slabs (Stream.slab)
+spare, slabs = POOLS = Pool(), Pool()  # pools of freed buffers, and of slabs: large buffers for cached rows of K
 
 
 def pooled_bytes() -> int:
@@ -138,7 +138,7 @@ class DeviceCache:
     unpickled cache, and the cache in a forked child begin empty.
     """
 
-    # Stream.setting, value, bytes of the value. Threads read this tuple without a lock, so it is replaced as a whole.
+    # A tuple: Stream.setting, value, bytes of the value. Threads read it without a lock, so it is replaced as a whole.
     _state: tuple[Any, Any, int] = (None, None, 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -149,7 +149,7 @@ class DeviceCache:
         return self._state[2]
 
     def get(self, stream: Any) -> Any:
-        """Return the value if it was stored under the stream's setting: equal context, profile and memory_limit.
+        """Return the value if the stream that stored it had this stream's context, profile and memory_limit.
 
         The stream counts the bytes of the value as allocated. Return None if there is no such value, or if it takes
         more than half of the stream's memory limit.
@@ -273,14 +273,14 @@ def _available(period: int) -> int | None:
 
 
 def in_rows(array: NDArray[Any], ld: int) -> tuple[NDArray[Any], dict[str, Any]]:
-    """Return arguments for pyopencl's copy of ``array`` (h, w) to or from a buffer with rows of ``ld`` items.
+    """Return arguments with which pyopencl copies ``array`` (h, w) to or from a buffer with rows of ``ld`` items.
 
-    The first result is a flat view of the array's memory, from its first to its last item. The second holds the keyword
-    arguments of a rectangular copy.
+    The first result is a contiguous view of the array's memory, since pyopencl copies no other arrays. The second has
+    keyword arguments that describe the rectangle to copy.
     """
     (height, width), size = array.shape, array.itemsize
     span = (height - 1) * array.strides[0] // size + width
     flat = np.lib.stride_tricks.as_strided(array, (span,), (size,))
-    pitch = max(array.strides[0], width * size)  # an array of one row may have a smaller stride
+    pitch = max(array.strides[0], width * size)  # a single row may have a smaller stride, which OpenCL rejects
     origins = {"buffer_origin": (0, 0, 0), "host_origin": (0, 0, 0), "region": (width * size, height, 1)}
     return flat, {**origins, "buffer_pitches": (ld * size,), "host_pitches": (pitch,)}

@@ -27,12 +27,12 @@ from clsvm import files
 from clsvm.errors import warn
 
 # A tile is a block of values of K(X, U) that a kernel computes at a time, for rows X and right-hand rows U.
-# The entries of a tile are values of -D options of the kernel:
-#   GROUPS   lane groups of the tile, each of V rows of X that are stored side by side
-#   COLUMNS  right-hand rows of the tile
-#   BLOCKS   blocks of right-hand rows of the tile, in place of COLUMNS
-#   RX       rows of X of a work-item
-#   DEPTH    features in local memory at a time
+# A Tile maps names of compiler options (-Dname=value) to numbers that give the size of a tile:
+#   GROUPS   number of lane groups in a tile, each of V rows of X that are stored side by side
+#   COLUMNS  number of right-hand rows in a tile, if the tile has no BLOCKS
+#   BLOCKS   number of blocks in a tile, each of V right-hand rows
+#   RX       number of rows of X for which one work-item computes values
+#   DEPTH    number of features that are in local memory at a time
 #   AHEAD    number of features by which prefetches run ahead
 Tile = Mapping[str, int]
 
@@ -68,8 +68,8 @@ class Profile:
         number of rows of a lane group, which are stored side by side, in float32. In float64 a lane group of the style
         "simd" has half as many.
     panel
-        number of right-hand rows that are stored side by side, in float32, for CSR rows X and more than 16 right-hand
-        rows.
+        number of right-hand rows that are stored side by side, in float32. It is used for CSR rows X with more than
+        16 right-hand rows.
     cluster
         number of lane groups in a cluster, which has rows with similar nonzero columns.
     group
@@ -77,8 +77,8 @@ class Profile:
     smo_items
         most work-items of a work-group that solves the dual over a working set.
     block
-        number of training rows whose gradients one work-item (style "simd") or one work-group updates from cached rows
-        of K.
+        number of training rows whose gradients one work-item (style "simd") or one work-group (style "workgroup")
+        updates.
     chunks
         number of parts into which a reduction over rows divides the rows.
     working_set
@@ -89,7 +89,7 @@ class Profile:
     sync
         number of outer iterations after which the host reads the solver's state.
     bits_cost
-        cost of multiplying two words of 32 features each, for rows of 0 and 1.
+        cost of multiplying two 32-bit words, each with 32 features of a row of 0 and 1.
     csr_cost
         cost of multiplying a stored entry of a CSR row by a number of a row of U.
     clustered_cost
@@ -97,7 +97,7 @@ class Profile:
     hybrid_cost
         cost of multiplying an entry of a column that CSR rows store densely by a number of a row of U.
     hit_cost
-        cost of multiplying an entry of an inverted index of the rows X by an entry of a row of U.
+        cost of multiplying an entry of X by an entry of U, if an inverted index lists the entries of X by feature.
     value_cost
         cost of evaluating the kernel function for one value of K, with CSR rows X, and storing the value.
     cluster_cost
@@ -187,7 +187,7 @@ _GPU = Profile(
     working_set=1024,
     batch_rows=2048,
     sync=8,
-    bits_cost=16.0,  # not measured: half the cost of 32 multiply-adds, which a word replaces
+    bits_cost=16.0,  # not measured: a word of 32 features is assumed to take half the time of 32 multiply-adds
     csr_cost=12.0,
     clustered_cost=1.1,
     hybrid_cost=4.0,
@@ -204,7 +204,7 @@ _GPU = Profile(
 )
 PROFILES = {
     "cpu": _CPU,
-    "cpu8": replace(  # for CPUs with 16 registers of 8 floats, where a vector of 16 lanes takes two
+    "cpu8": replace(  # for CPUs with 16 registers of 8 floats; a vector of 16 floats takes two of them
         _CPU,
         name="cpu8",
         tiles={"two": _vector(2, 4, 4), "few": _vector(4, 1, 32), "many": _vector(4, 1)},
@@ -228,9 +228,9 @@ PROFILES = {
     ),
 }
 
-RATES = "bits_cost", "csr_cost", "clustered_cost", "hybrid_cost", "hit_cost"  # fields that old tuning files also have
-# SEARCH has the values that a tuning file may set in a profile, for the kernel styles "simd" and "workgroup".
-# The tuner tries all tiles and lanes. SEARCH has its other fields because older tuning files have them.
+RATES = "bits_cost", "csr_cost", "clustered_cost", "hybrid_cost", "hit_cost"  # fields in old tuning files, not used
+# SEARCH[style][field] has the values that a tuning file may set for a profile's field, for each kernel style.
+# ``clsvm tune`` tries the values of "tiles" and "lanes". Only older tuning files set the other fields.
 _TWO = [_vector(2, groups, ahead) for groups in (1, 4, 10, 12) for ahead in (0, 4, 64)]
 _FEW = [_vector(columns, 1, ahead) for columns in (16, 8, 4) for ahead in (0, 32, 256)]
 _MANY = [_vector(*tile) for tile in ((16, 1), (8, 1), (8, 2), (8, 3), (4, 1), (4, 3), (4, 4), (4, 5), (4, 6), (2, 8))]
@@ -314,9 +314,9 @@ def read_tuned() -> dict[str, dict[str, Any]]:
 
 
 def with_tuned(profile: Profile, name: str) -> Profile:
-    """Return ``profile`` with the values that ``clsvm tune`` stored under the device key ``name`` in place of its own.
+    """Return a copy of ``profile`` with the values that ``clsvm tune`` stored under the device key ``name``.
 
-    If one of these values is not in SEARCH, warn and return ``profile`` unchanged.
+    If SEARCH, the table of permitted values, lacks a stored value, warn and return ``profile`` unchanged.
     """
     stored = read_tuned().get(name, {}).get("profile", {})
     values = {field: value for field, value in stored.items() if field not in RATES}
@@ -328,7 +328,7 @@ def with_tuned(profile: Profile, name: str) -> Profile:
 
 
 def _valid(style: str, field: str, value: Any) -> bool:
-    """Return whether SEARCH allows ``value`` for this field of a profile with this kernel style."""
+    """Return whether SEARCH, the table of permitted values, has ``value`` for this kernel style and profile field."""
     if field == "tiles":
         allowed = SEARCH[style]["tiles"]
         return isinstance(value, dict) and all(tile in allowed.get(name, ()) for name, tile in value.items())

@@ -145,7 +145,7 @@ def _written(folder: Path, entries: dict[str, str]) -> Path:
     files.private_folder(folder)
     if words := files.exposed(folder):
         raise PermissionError(words)
-    for present in folder.glob("*.icd"):  # delete files that differ from entries, since the loader would load them too
+    for present in folder.glob("*.icd"):  # delete files that ``entries`` does not list with this content
         private = present.is_file() and not present.is_symlink() and not files.changed_by_others(present)
         if not private or present.read_text("utf-8", "replace") != entries.get(present.name):
             present.unlink()
@@ -180,7 +180,7 @@ def disable_unusable_caches() -> None:
 
 
 def folders() -> Iterator[Path]:
-    """Yield the usable ones of two folders for clsvm's files: the one in the user's cache, then a temporary folder."""
+    """Yield the usable folders for clsvm's files: first the folder in the user's cache, then a temporary folder."""
     if not _fault(cache := user_cache_path("clsvm")):
         yield cache
     if other := fallback_folder():
@@ -216,7 +216,7 @@ def _fault(folder: Path) -> str:
     return "" if free >= _MIN_FREE else f"the cache {str(folder)!r} is on a disk with {free} bytes free"
 
 
-# The loader's environment variables as the user set them, read before prepare() changes them
+# Environment variables of the OpenCL loader as the user set them, read before prepare() changes them
 SETTINGS = {name: value for name in ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES") if (value := os.environ.get(name))}
 prepare()
 import pyopencl as cl  # noqa: E402

@@ -92,7 +92,7 @@ class Stream:
         self._spare: dict[int, list[Any]] | None = None  # size in bytes -> freed buffers; None outside of recycling()
         self._loose = 1.0
         # Oclgrind 21.10 wrongly reports host memory that kernels read in place as uninitialised, so arrays are copied.
-        # Oclgrind also reports a buffer in memory of a released buffer as uninitialised, so no buffer is released.
+        # Under Oclgrind no buffer is released: a new buffer in released memory would be reported as uninitialised.
         self.simulated = self.info.platform == SIMULATOR
         self.unified = self.info.kind == "cpu" and not self.simulated
         with context_lock:
@@ -128,8 +128,8 @@ class Stream:
         with self._runtime_call("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        other.charge(start)  # counts all but nbytes as used; the limit itself stays, since error messages state it
-        # The second stream leaves caches in its ``reads`` alone, so only the first stream counts and empties them.
+        other.charge(start)  # leaves nbytes free; the limit itself stays, because error messages state it
+        # A stream that needs memory empties caches outside its list ``reads``. The second stream must empty none.
         other.reads = memory.filled_caches()
         try:
             with other:
@@ -144,9 +144,9 @@ class Stream:
         self.peak = max(self.peak, self.allocated)
 
     def reserve(self, nbytes: int) -> None:
-        """Count ``nbytes`` bytes as allocated before they are used.
+        """Reserve ``nbytes`` bytes of the memory limit: count them as allocated from now on.
 
-        The bytes are for buffers made later inside :meth:`unreserved`, or for arrays on the host. Raises
+        Buffers that are made inside :meth:`unreserved` use reserved bytes. Arrays on the host can have them too. Raises
         MemoryLimitError if fewer bytes are free.
         """
         self._make_available(nbytes)
@@ -154,7 +154,7 @@ class Stream:
 
     @contextlib.contextmanager
     def unreserved(self, nbytes: int) -> Iterator[None]:
-        """Inside a ``with`` block, let new buffers use ``nbytes`` of the bytes that :meth:`reserve` has counted."""
+        """Inside a ``with`` block, let new buffers use ``nbytes`` of the bytes that :meth:`reserve` reserved."""
         self.allocated -= nbytes
         try:
             yield
@@ -216,10 +216,10 @@ class Stream:
         return buffer
 
     def give_slabs_back(self) -> None:
-        """Move this stream's slabs to the pool of slabs, in reverse order of allocation.
+        """Move this stream's slabs, large buffers for rows of K, to the process's pool of slabs.
 
-        So the pool next returns the slab that was allocated first. Rows of K were stored there first, so most of its
-        memory has been used, and is fast to access.
+        The slab that was allocated first is moved last, so the pool returns it first. Its memory is fast to access,
+        because most of it has been used before.
         """
         while self._slabs:
             key, slab = self._slabs.pop()
@@ -239,7 +239,7 @@ class Stream:
             return huge or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
 
     def free(self, *buffers: Buffer) -> None:
-        """Free buffers. First wait for the queued work, if their memory could be reused before that ends."""
+        """Free buffers. First wait for queued work, if the buffers' memory could be reused before this work ends."""
         if self._spare is None:
             self._done_with(max((self._buffers[buffer.int_ptr][1] for buffer in buffers), default=0))
         for buffer in buffers:
@@ -341,8 +341,8 @@ class Stream:
     def part(self, buffer: Buffer, first: int, nbytes: int) -> Buffer:
         """Return the part of a buffer that begins at byte ``first`` and has ``nbytes`` bytes.
 
-        ``nbytes`` is rounded up to a multiple of 64. ``first`` must be a multiple of the device's alignment, such as
-        a multiple of ALIGNMENT, which every device allows.
+        ``nbytes`` is rounded up to a multiple of 64. ``first`` must be a multiple of the device's alignment.
+        Multiples of ALIGNMENT suit every device.
         """
         with self._runtime_call("a buffer has no such part"):
             return buffer.get_sub_region(first, -(-max(1, nbytes) // 64) * 64)
@@ -359,7 +359,7 @@ class Stream:
         """Yield a buffer that holds the contiguous ``array``, and the index of the array's first item in the buffer.
 
         The array is not copied if the device shares the host's memory. Kernels must not read items of the buffer before
-        the array's first item, because they are other memory of the host.
+        the array's first item, because that memory does not belong to the array.
         """
         if not (array.nbytes and self.unified and array.flags.aligned):
             buffer = self.upload(array)
