@@ -67,7 +67,7 @@ class Parts(Protocol):
         """Return the largest number of bytes that one device has allocated at a time for parts of this fit."""
 
     def memory(self) -> tuple[int, int | str | None]:
-        """Return the bytes allocated now on the caller's devices, and the memory limit for further work on them."""
+        """Return the bytes allocated now on the caller's devices, and the memory limit for more allocations there."""
 
 
 def call_one(parts: Parts, i: int, name: str, *given: Any) -> Any:

@@ -113,8 +113,8 @@ class Record:
     parts
         part of the fit -> keys of ``seconds``. The part's time is the sum of their values (:data:`PARTS`).
     curves
-        dict of the quantities that fall until a fit converges. Each maps to two field names: that in :class:`Point`,
-        and that in the report. Plots draw the values of ``trace``, or the report's value if there is no trace.
+        quantities that fall until a fit converges: name -> (field of :class:`Point`, field of the report). Plots draw
+        the values of ``trace``, or the report's value if there is no trace.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -379,7 +379,7 @@ class Display(Progress):
         self._field, self._goal = ("violation", tol) if gap_tol is None else ("gap", gap_tol)
         self._name = violation if gap_tol is None else "gap"
         self._value = math.nan
-        self._first = self._share = 0.0  # log(gap or violation / goal) at the first point; share of work done
+        self._first = self._share = 0.0  # log of (gap or violation) / goal at the first point; share of work done
 
     def __enter__(self) -> Self | None:  # type: ignore[override]
         return self if self._wanted else None

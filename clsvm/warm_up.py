@@ -22,7 +22,7 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.devices import find
 from clsvm.opencl.runtime import cl
 
-ROWS, FEW = 4000, 300  # rows of most fits; rows of the smallest fit, inducing points, and rows to predict
+ROWS, FEW = 4000, 300  # ROWS: rows of most fits. FEW: rows of the smallest fit, inducing points, rows to predict
 VOCABULARY = 100_000  # columns of the rows of word counts: above 65,536, so that column numbers take four bytes
 
 

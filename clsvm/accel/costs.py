@@ -1,4 +1,4 @@
-"""Estimate the seconds that clsvm and LIBSVM need for a call, to choose the faster one.
+"""Estimate the seconds that clsvm and LIBSVM need for a call of scikit-learn, to choose the faster one.
 
 LIBSVM's time for a fit is proportional to the square of the number of rows. It also grows with the number of stored
 features of a row. clsvm's time is estimated as a fixed time for checks and launches, plus a share of LIBSVM's time. The

@@ -132,7 +132,7 @@ def _fit(original: Method) -> Method:
 
 
 def _run_faster(call: log.Call, reason: str, estimated: Seconds, ours: Function, libsvm: Function) -> Any:
-    """Return the result of ``ours()`` if clsvm can run a call and is expected to be faster, else of ``libsvm()``.
+    """Return the result of ``ours()`` if clsvm supports the call and is expected to be faster, else of ``libsvm()``.
 
     LIBSVM also runs the call if clsvm fails. :func:`_clsvm_is_faster` explains the other arguments.
     """
@@ -265,7 +265,7 @@ def _predicted(model: Any, clsvm_model: Any, X: Any) -> Any:
     A classifier predicts the number of a class, a regression a value, and a one-class SVM 1 or -1.
     """
     k = _classes(model)
-    if k == 2:  # for a decision value of 0, LIBSVM predicts class number 1
+    if k == 2:  # for a decision value of 0, LIBSVM predicts the second class
         return np.where(_decision_values(model, clsvm_model, X)[:, 0] > 0, 0.0, 1.0)
     found = clsvm_model.predict(X)
     return (np.searchsorted(clsvm_model.classes, found) if k else found).astype(np.float64)

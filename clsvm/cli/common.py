@@ -32,7 +32,7 @@ Array = Any  # a NumPy or SciPy array: both packages are slow to import
 _KERNEL_FLAGS = {"gamma": "-g", "coef0": "-r", "degree": "-d"}
 _DEFAULTS = {"gamma": 1.0, "coef0": 0.0, "degree": 3}  # default parameters of a user's kernel expression
 INTERRUPTED = 130  # exit code after Ctrl-C, which shells also return for SIGINT
-_PIPE = 1 << 14  # width of a line in characters if stdout is no terminal
+_PIPE = 1 << 14  # longest line in characters if stdout is no terminal, so that no line wraps
 
 
 @contextmanager

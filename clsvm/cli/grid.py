@@ -139,5 +139,5 @@ def _searched(args: Any, powers: dict[str, list[float]]) -> tuple[Any, list[Poin
     search = SVCSearchCV(svc, values, cv=folds, refit=False, verbose=shown).fit(X, index)
     scores = np.stack([search.cv_results_[f"split{k}_test_score"] for k in range(len(folds))], axis=1)
     rates = 100 * np.average(scores, axis=1, weights=[len(test) for _, test in folds])
-    # rates are rounded to six digits, as svm-train prints them, so that nearly equal rates tie
+    # rates of right labels, rounded to six digits as svm-train prints them, so that nearly equal rates tie
     return search, [Point(at, float(f"{rate:g}")) for at, rate in zip(points, rates, strict=True)]

@@ -162,14 +162,14 @@ def _lines(file: str, X: Array, y: Array, ranges: Ranges) -> Iterator[str]:
     """Yield a line ``label index:value ...`` of scaled values for each row, with svm-scale's number of digits.
 
     If scaling turns the zeros of a feature into another value, each row's line has this feature. Scaled values of 0 are
-    left out. Raises ValueError before the first line if scaling overflows. ``ranges`` has no constant features.
+    left out. Raises ValueError before the first line if scaling overflows. ``ranges`` has only features that vary.
     """
     import numpy as np
 
     lower, upper, features, low, high, target = ranges
     labels = y if target is None else _scaled(y, target[2], target[3], target[0], target[1])
     column = np.searchsorted(features, X.indices)
-    is_known = np.append(features, -1)[column] == X.indices  # -1 is for columns above all features
+    is_known = np.append(features, -1)[column] == X.indices  # -1 stands behind the last feature's number
     ends, column = np.concatenate([[0], np.cumsum(is_known)])[X.indptr], column[is_known]
     entries = _scaled(X.data[is_known], low[column], high[column], lower, upper)
     of_zero = _scaled(0.0, low, high, lower, upper)
@@ -223,7 +223,7 @@ def _read(path: str) -> Ranges:
     with files.text_stream(open(path, "rb"), path, "a file of ranges") as stream:
         every = [line.split() for line in stream]
     lines = [(number, words) for number, words in enumerate(every, 1) if words]
-    lines.append((len(every) + 1, []))  # end mark: an error for a file that ends too early names this line
+    lines.append((len(every) + 1, []))  # end mark, whose line number an error names if the file ends too early
     target, at = None, 0
     if lines[0][1] == [b"y"]:
         target = *_numbers(path, lines[1], "lower upper"), *_numbers(path, lines[2], "min max")

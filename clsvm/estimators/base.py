@@ -146,9 +146,9 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         validation.check_random_state(given.get("random_state"))
 
     def _solver_params(self) -> dict[str, Any]:
-        """Return name -> value for those parameters of the estimator that are in ``_table``.
+        """Return name -> value of the parameters in ``_table`` that the constructor of clsvm's estimator takes.
 
-        Parameters that only a user's subclass has are left out, except those that the solver reads.
+        Other parameters in ``_table`` are returned too if the solver reads them and the estimator has them.
         """
         made: Any = type(self)
         known = (name for name, one in self._table.items() if name in _named(made) or one.solver)

@@ -68,8 +68,8 @@ class FitTask:
 def fit_task(estimator: Any, X: Any, y: Any, sample_weight: Any, most: int) -> Iterator[FitTask | None]:
     """Yield a :class:`FitTask` for a fit, or None if no callback is registered. End the callbacks after the fit.
 
-    scikit-learn's decorator ``with_callbacks`` would do the same. But warnings of ``fit`` would then name a line of
-    scikit-learn instead of a line of the user.
+    scikit-learn's decorator ``with_callbacks`` would do the same. But warnings of ``fit`` would then point at a
+    line of scikit-learn instead of a line of the user.
     """
     if not registered(estimator):
         yield None

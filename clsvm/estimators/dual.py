@@ -98,7 +98,7 @@ class Machine(KernelEstimator):
         report, of_classes = fit.report, TASKS[self._task].kind == CLASSES
         support = np.flatnonzero(coefficients.any(axis=0))
         support = support[np.argsort(index[support], kind="stable")]  # ordered by class, as in scikit-learn
-        self._ends = fit.rho, fit.dual  # offsets and dual objectives for the lines that svm-train prints
+        self._ends = fit.rho, fit.dual  # offsets and dual objectives, which ``clsvm train`` prints
         steps = np.minimum(fit.steps, np.iinfo(np.int32).max).astype(np.int32)
         self.n_iter_ = steps if of_classes else int(steps[0])
         self.support_ = support.astype(np.int32)
@@ -115,7 +115,7 @@ class Machine(KernelEstimator):
         vectors: Any = self.support_vectors_
         plan = fit.plan and layouts.unrestricted_plan(fit.plan)
         if plan and len(plan.centre) != vectors.shape[1]:
-            plan = None  # the layout is for rows without empty columns, which _solver_rows removed
+            plan = None  # the layout no longer fits, because _solver_rows removed empty columns
         if isinstance(kernel, Precomputed):
             vectors = support
             self._rows_of_fit = X if self._user_kernel else None
@@ -140,7 +140,8 @@ class Machine(KernelEstimator):
     def _check_margins(self, rho: Vector, problems: Sequence[Problem]) -> None:
         """Warn if the offsets rho (problems, 2) of nu-SVC's dual problems show that two classes have no margin.
 
-        The warning names the largest nu that is feasible for all ``problems``. Other tasks than nu-SVC do not warn.
+        That is so if rho[:, 0] - rho[:, 1] is no larger than 2 tol. The warning names the largest nu that is feasible
+        for all ``problems``. Other tasks than nu-SVC do not warn.
         """
 
     def _solver_rows(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:

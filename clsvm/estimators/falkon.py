@@ -369,9 +369,9 @@ class FalkonClassifier(ClassifierMixin, Falkon):
         set_parameters(self, locals())
 
     def _targets(self, index: checks.Indices, k: int) -> Vector:
-        """Return the targets (k, n) of k outputs: 1 for the output of a row's class, -1 for the others.
+        """Return the targets of each class's output, (k, n): 1 for rows of the class, -1 for the others.
 
-        ``index`` (n,) is the class number of each row. For two classes, return only the output of class 1, (1, n).
+        ``index`` (n,) is the class number of each row. If k is 2, return only the targets for class 1, (1, n).
         """
         signs = np.where(np.arange(k)[:, None] == index, 1.0, -1.0)
         return signs[1:] if k == 2 else signs

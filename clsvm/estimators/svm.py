@@ -287,9 +287,9 @@ class NuSVC(_Classifier):
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
         """Divide coefficients b (problems, n) and offsets by the margin (rho[:, 0] - rho[:, 1]) / 2.
 
-        A margin that is not positive counts as 1. The margin has two boundaries, where decision values without offset
-        are rho[:, 0] and rho[:, 1]. The returned coefficients and offsets (problems,) give decision values 1 and -1
-        there.
+        The margin has two boundaries, where decision values without offset are rho[:, 0] and rho[:, 1]. The returned
+        coefficients and offsets (problems,) give decision values 1 and -1 there. A margin that is not positive counts
+        as 1.
         """
         r = self._margins(rho)
         r = np.where(r > 0, r, 1.0)

@@ -36,7 +36,7 @@ from clsvm.report import Progress
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 JobId = tuple[int, int]  # (number of the candidate, number of the fold): identifies a fit
-UNSHARED: tuple[Any, ...] = ()  # key of a fit that shares no work with other fits
+UNSHARED: tuple[Any, ...] = ()  # value of Fits.key for a fit that shares no work with other fits
 _WRITE_EVERY = 10.0  # minimum seconds between two writes of a checkpoint
 # If the shared work of several fits raises an error in FIT_ERRORS, the estimator's own ``fit`` is called for each fit.
 FIT_ERRORS = (ValueError, TypeError, NotImplementedError, MemoryError, ClsvmError)
@@ -167,7 +167,7 @@ class Fits:
         return estimator._options()
 
     def without_data(self) -> Self:
-        """Return a copy to send to other processes, without results and without data that can be made from X and y."""
+        """Return a copy of this object for other processes, without results and without data that X and y determine."""
         stripped = copy.copy(self)
         stripped.results, stripped.rows, stripped._targets = {}, None, {}
         return stripped

@@ -50,7 +50,7 @@ MAX_HOST_BYTES, ARRAYS = 1 << 30, 12
 
 
 class Folds(Fits):
-    """Hold all fits of a grid search over SVMs. The fits of a group have one kernel function and one device."""
+    """Hold all fits of a grid search over SVMs. Fits that share work have one kernel function and one device."""
 
     def key(self, job: Job) -> tuple[Any, ...]:
         estimator, options = job.estimator, self.options(job.estimator)
@@ -144,7 +144,10 @@ class Folds(Fits):
 
 
 class FoldSolution(NamedTuple):
-    """Hold a dual problem over all n rows of the search, and its solution."""
+    """Hold a fold's dual problem over all n rows of the search, and its solution.
+
+    Rows outside the fold's training set have coefficients 0.
+    """
 
     problem: Problem
     solution: Result
@@ -231,7 +234,7 @@ def _solve_settings(options: Options, spent: float, steps: int = 0) -> dict[str,
 class NystromFolds(Fits):
     """Hold all fits of a grid search over Falkon models.
 
-    The fits of a group have one kernel function, the same inducing points and the same number of outputs.
+    Fits that share work have one kernel function, the same inducing points and the same number of outputs.
     """
 
     def __init__(self, *given: Any) -> None:

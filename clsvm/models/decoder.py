@@ -213,8 +213,8 @@ def ovr_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
     """Return scikit-learn's decision values (n, k) of shape "ovr" for n rows.
 
     The decision values of pairs come in strips (:class:`Strip`), each of one class against later classes. The value of
-    a class is its number of votes plus s / (3 * (|s| + 1)). s is the sum of the decision values of the class's pairs,
-    with their sign changed where a positive value favours the other class. A decision value of 0 is a vote for the
+    a class is its number of votes plus s / (3 * (|s| + 1)). s is the sum of the decision values of the class's pairs.
+    A value is subtracted if its positive sign favours the other class. A decision value of 0 is a vote for the
     pair's first class.
     The result equals that of sklearn.utils.multiclass._ovr_decision_function bit for bit.
     """
@@ -223,7 +223,7 @@ def ovr_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
         negative = (values < 0).view(np.int8)
         won[first] -= negative.sum(axis=0, dtype=np.int32)
         won[others] += negative
-        for one in values:  # added one by one, so that rounding does not depend on the division into strips
+        for one in values:  # added one by one, so that the number of pairs in a strip does not affect rounding
             sums[first] += one
         sums[others] -= values
     won += np.arange(k - 1, -1, -1, dtype=np.int32)[:, None]
@@ -274,7 +274,7 @@ def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
     if not scale > 1e-12 * abs(centre):
         share = target.mean()
         return 0.0, float(np.log((1 - share) / share))
-    x = np.tile((values - centre) / scale, 2)[:, None]  # each row with each label, weighted by Platt's target
+    x = np.tile((values - centre) / scale, 2)[:, None]  # each row twice, with both labels; weights: Platt's targets
     weights = np.concatenate([target, 1 - target])
     fitted = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
     fitted.fit(x, np.repeat([True, False], n), sample_weight=weights)

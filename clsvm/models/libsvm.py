@@ -299,7 +299,7 @@ class _Header:
         if key not in self.lines:
             self.fault(f"no {key} above the line SV", f"'{key} ...'")
         line = self.lines[key]
-        if (found := sum(1 for _ in WORD.finditer(line))) != count:  # a list of words would take 20 times the memory
+        if (found := sum(1 for _ in WORD.finditer(line))) != count:  # a list would take 20 times the line's memory
             self.fault(f"{found} values of {key}", f"{count}")
         return [word.decode("ascii", "replace") for word in line.split()]
 
@@ -357,7 +357,7 @@ def _support_vectors(
 def _kernel_columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.intp]:
     """Return, for each support vector of a precomputed kernel, its column in the kernel values, counted from 0.
 
-    The file has this column, counted from 1, as feature 0.
+    The file has 0:i for a support vector in column i - 1.
     """
     if not vectors.shape[0]:
         return np.zeros(0, np.intp)

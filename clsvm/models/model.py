@@ -34,11 +34,11 @@ from clsvm.system import explained
 from clsvm.tasks import ONE_CLASS, TASKS
 
 Vector = NDArray[np.float64]
-# strips (decision values of one class against later classes), number of rows, number of classes -> results
+# A Reduction takes strips (decision values of one class against later ones), and the numbers of rows and classes.
 Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]
 
-# Decision values of pairs of classes are computed for so few rows at a time that they take at most MAX_BYTES bytes, and
-# at most 1 / SHARE of the memory limit.
+# The decision values of all pairs of classes, for a few rows at a time, take at most MAX_BYTES bytes.
+# These decision values also take at most 1 / SHARE of the memory limit.
 MAX_BYTES, SHARE = 64 << 20, 4
 # For each row and pair of classes, two sums are allocated on the device and again on the host: one for each class.
 COPIES = 4
@@ -87,7 +87,7 @@ class KernelModel:
     dual_coef
         coefficients (problems, n_SV), float64. For two classes they are y * alpha, with y = +1 for classes[1]. For
         pairs of classes the shape is (k - 1, n_SV), as in scikit-learn and LIBSVM: a column has the coefficients of a
-        support vector against each other class in order. There y is +1 for the first class of a pair.
+        support vector against the other classes in their order. There y is +1 for the first class of a pair.
     intercept
         (problems,) float64. For pairs of classes: (k * (k - 1) / 2,).
     classes
@@ -176,8 +176,8 @@ class KernelModel:
         """Reduce the decision values of all pairs of classes, for a few rows at a time, to an array (n, *shape).
 
         ``reduce(strips, rows, k)`` takes the decision values of a few rows as an iterator of :class:`Strip`, the number
-        of these rows, and the number of classes. It returns an array (rows, *shape) of ``dtype``, and allocates
-        ``numbers_per_row`` numbers for each row.
+        of these rows, and the number of classes. It returns an array (rows, *shape) of ``dtype``. While it runs, it
+        may allocate ``numbers_per_row`` numbers for each row.
         """
         k, out = len(self.classes), np.empty((sums.n, *shape), dtype)
         budget = min(MAX_BYTES, sums.limit // SHARE)
@@ -258,10 +258,10 @@ class KernelModel:
         return out.reshape(-1, K.shape[0])
 
     def _on_device(self, stream: Stream, kernel: Kernel, X: Data) -> tuple[Support, Data]:
-        """Return the support vectors on the device, and the rows X with columns that match.
+        """Return the support vectors on the device, and the rows X with the same columns.
 
-        If most columns of the support vectors are empty, these columns are removed from the support vectors. X is
-        renumbered accordingly (:func:`clsvm.arrays.renumbered`).
+        If most columns of the support vectors are empty, these columns are removed from the support vectors. The
+        columns of X are renumbered accordingly (:func:`clsvm.arrays.renumbered`).
         """
         support, vectors = self._kept.get(stream), self.support_vectors
         columns = support.columns if support else None

@@ -126,7 +126,7 @@ def load_model(path: PathLike) -> KernelModel:
         If the file cannot be read.
     """
     with explained(f"reading {path}"), open(path, "rb") as stream:
-        if not stream.peek().startswith(_ARCHIVE):  # a LIBSVM file; its reader takes the stream: a pipe opens once
+        if not stream.peek().startswith(_ARCHIVE):  # a LIBSVM file: passes on the stream, since a pipe opens only once
             return libsvm.read_model(path, files.text_stream(stream, path, "a model"))
         content = stream.read()
     try:

@@ -68,8 +68,8 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
     Raises
     ------
     ValueError
-        If there is no such product, layout or dtype; if the kernel function or the profile does not support one of
-        them; or if the layout needs several OpenCL kernels for a value of K.
+        If there is no such product, layout or dtype, or if the kernel function or the profile does not support it. Also
+        if the layout computes a value of K by several OpenCL kernels.
     """
     for got, allowed in ((product, PRODUCTS), (kind, LAYOUTS), (dtype, ("float32", "float64"))):
         if got not in allowed:

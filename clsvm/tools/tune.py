@@ -34,7 +34,7 @@ _ROUNDS = 3  # each candidate is timed at least this many times
 
 @dataclass(frozen=True)
 class Family:
-    """Describe a kind of product with a kernel matrix that is tuned: the tile sizes to try, and how to run it.
+    """Describe a kind of product with a kernel matrix: the tile sizes to try when it is tuned, and how to run it.
 
     Attributes
     ----------
@@ -69,10 +69,10 @@ def _tiles(shape: str) -> Callable[[Profile], Iterator[Profile]]:
 
 
 def _product(working: int, d: int) -> Callable[[Stream, int], Launch]:
-    """Return a function prepare(stream, n) that makes the buffers of a product of K(X, U) with weights.
+    """Return a function prepare(stream, n) for a product of K(X, U) with weights.
 
-    It returns a function that runs the product once, without storing the kernel matrix K(X, U). U has ``working``
-    rows. X has d columns, and is generated from a seed.
+    ``prepare`` makes the buffers, and returns a function that runs the product once, without storing K(X, U). U has
+    ``working`` rows. X has d columns, and is generated from a seed.
     """
 
     def prepare(stream: Stream, n: int) -> Launch:
