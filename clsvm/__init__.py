@@ -59,6 +59,11 @@ _HOMES = {  # module: its public names
 }
 
 
+def __dir__() -> list[str]:
+    """Return the public names, which are imported on their first use."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name on its first use, so that ``import clsvm`` and the command line start fast."""
     from importlib import import_module

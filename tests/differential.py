@@ -66,6 +66,8 @@ def both(seed: int, device: str | None, steps: int) -> tuple[Case, Result, Resul
     """Return a case with our result and LIBSVM's."""
     faulthandler.dump_traceback_later(HANG, exit=True, file=sys.__stderr__)
     problem = case(seed)
+    if os.environ.get("CLSVM_PROFILE", "").endswith("pair"):  # a device without double precision refuses float64
+        problem.own.pop("dtype", None)
     ours = measure(problem, lambda: problem.ours(device))
     theirs = measure(problem, lambda: problem.theirs(steps)) if problem.has_peer or ours.error else None
     faulthandler.cancel_dump_traceback_later()

@@ -53,6 +53,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     kernel: Any
     _table: Mapping[str, Parameter] = PARAMETERS  # name -> description of each parameter of the constructor
     _task: str  # key of clsvm.tasks.TASKS
+    _other_kernels = "precomputed, a Kernel or a function"  # the kernels beside the built-in names, for messages
     _callback_task: FitTask | None = None  # while a fit runs: the object that calls scikit-learn's callbacks
 
     if TYPE_CHECKING:  # lets type checkers accept the attributes that hold parameters and results of a fit
@@ -138,11 +139,11 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         for name, value in given.items():
             self._table[name].limits.check(name, value)
         memory.parse_bytes(self.memory_limit)
-        names = f"{', '.join(BUILTIN)}, precomputed"
+        names = ", ".join(BUILTIN)
         if isinstance(self.kernel, str) and not self._precomputed and self.kernel not in BUILTIN:
-            raise ValueError(f"unknown kernel {self.kernel!r}; expected one of {names}, a Kernel or a function")
+            raise ValueError(f"unknown kernel {self.kernel!r}; expected one of {names}, {self._other_kernels}")
         if not (isinstance(self.kernel, str | Kernel) or self._user_kernel):
-            raise TypeError(f"kernel must be a name ({names}), a Kernel or a function, got {self.kernel!r}")
+            raise TypeError(f"kernel must be a name ({names}), {self._other_kernels}, got {self.kernel!r}")
         validation.check_random_state(given.get("random_state"))
 
     def _solver_params(self) -> dict[str, Any]:
@@ -325,6 +326,10 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
                 raise ValueError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")
             var = variance(X) if gamma == "scale" and "gamma" in names else 1.0
             gamma = 1.0 / (X.shape[1] * var) if var else 1.0
+            if not 0 < gamma < np.inf:
+                raise ValueError(
+                    f"gamma='scale' is 1 / (d var(X)), got a variance of {var:g}: scale X, or give a number"
+                )
         elif not isinstance(gamma, Real):
             raise TypeError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")
         given = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}

@@ -60,7 +60,7 @@ class Falkon(KernelEstimator):
     Here |f| is the norm of f, without the intercept, in the kernel's function space.
     """
 
-    _table = TABLE
+    _table, _other_kernels = TABLE, "or a Kernel"
 
     def _loss(self, outputs: int) -> str:
         """Return the name of the loss function for this number of outputs: a key of clsvm.losses.LOSSES."""
@@ -232,7 +232,7 @@ class Falkon(KernelEstimator):
 
     def _check_numbers(self) -> None:
         if self._precomputed or self._user_kernel:
-            raise ValueError(f"kernel must be a name or a Kernel, got {self.kernel!r}: Falkon needs a function of rows")
+            raise ValueError(f"kernel must be a name or a Kernel, which the device computes, got {self.kernel!r}")
         super()._check_numbers()
 
     @property

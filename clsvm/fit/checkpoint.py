@@ -22,7 +22,7 @@ from clsvm.parameters import Options
 from clsvm.problem import Subproblem, Vector
 
 # errors that NumPy raises for files that are not checkpoints
-UNREADABLE = OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile
+UNREADABLE = OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, OverflowError, zipfile.BadZipFile
 
 
 @contextmanager

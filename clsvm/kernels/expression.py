@@ -245,7 +245,7 @@ def _one_line(text: Any) -> str:
         raise ValueError(f"expression has {len(text)} characters, at most {_MAX_LENGTH} are allowed")
     if bad := re.search(r"[^\w.+\-*/(),<>=! \n]", text, re.ASCII):
         words = f"character {bad[0]!r} at column {bad.start() + 1} of {text[:80]!r}"
-        raise ValueError(f"{words} is not part of the language")
+        raise ValueError(f"{words} is not part of the language{': a power is **' * (bad[0] == '^')}")
     return text.replace("\n", " ").strip()
 
 

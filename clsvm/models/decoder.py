@@ -490,9 +490,11 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     ------
     NotFittedError
         If the estimator is not fitted.
+    TypeError
+        If the estimator is not clsvm's, such as a pipeline.
     ValueError
         If a classifier of k > 2 classes has a problem for each class instead of each pair of classes, if y has labels
-        that the estimator was not fitted to, or if the ``fit`` of a fold raises it.
+        that the estimator was not fitted to, or only one label, or if the ``fit`` of a fold raises it.
 
     Warns
     -----
@@ -503,6 +505,9 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     from sklearn.utils import column_or_1d, get_tags, indexable
     from sklearn.utils.validation import _check_n_features, check_is_fitted
 
+    if not hasattr(estimator, "_task"):
+        words = "calibrate the last step of a pipeline, or the best_estimator_ of a search, on the rows that it gets"
+        raise TypeError(f"estimator must be an estimator of clsvm, got {type(estimator).__name__}: {words}")
     check_is_fitted(estimator, "model_")
     model = estimator.model_
     X = arrays.checked(X)
@@ -532,6 +537,8 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> di
     classes, model = estimator.classes_, estimator.model_
     if (unknown := np.setdiff1d(y, classes)).size:
         raise ValueError(f"y has the label {unknown[0]!r}, expected those of the fit: {', '.join(map(repr, classes))}")
+    if len(present := np.unique(y)) < 2:
+        raise ValueError(f"y must have rows of two classes or more, got only the label {present[0]!r}")
     k = len(classes)
     i, j = np.triu_indices(k, 1)
     if not (model.of_pairs or len(model.dual_coef) == 1):

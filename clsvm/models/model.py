@@ -221,7 +221,7 @@ class KernelModel:
             return
         d = self.support_vectors.shape[1]
         if X.ndim != 2 or X.shape[1] != d:
-            raise ValueError(f"X has {X.shape[1] if X.ndim == 2 else X.shape} features, the model expects {d}")
+            raise ValueError(f"X must be rows of {d} features, of shape (n, {d}), got {X.shape}")
         self.kernel.check_domain(X)
         with explained("decision values"), Stream(first_device(device), memory_limit) as stream:
             support, X = self._on_device(stream, self.kernel, X)

@@ -142,7 +142,7 @@ def load_model(path: PathLike) -> KernelModel:
 def _arrays(model: KernelModel) -> dict[str, Any]:
     """Return key -> array for all arrays of the model's file, little-endian and contiguous."""
     if not isinstance(model.kernel, Kernel):
-        raise ValueError(f"clsvm's model files hold models with a clsvm.Kernel only, got {model.kernel!r}")
+        raise ValueError(f"clsvm's model files hold models with a clsvm.Kernel only, got {model.kernel!r}: pickle it")
     record = json.dumps(model.kernel.record())
     made: dict[str, Any] = {"format": FORMAT, "version": VERSION, "kernel": record, "dtype": model.dtype}
     made |= {"task": model.task, "dual_coef": model.dual_coef, "intercept": model.intercept}
@@ -249,6 +249,7 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
     kernel, vectors = _kernel(file), _vectors(file)
     n, d = vectors.shape
     classes, first = file.arrays["classes"], file.arrays["dual_coef"].shape[:1]
+    file.require(bool(first), _shown("dual_coef", file.arrays["dual_coef"]), "coefficients of shape (problems, n)")
     k, of_classes = classes.size, TASKS[task].kind == CLASSES
     words = "two labels or more" if of_classes else f"no labels for {task}"
     fits = classes.ndim == 1 and classes.dtype.kind in "biufU" and (k >= 2 if of_classes else k == 0)

@@ -215,12 +215,13 @@ def find(spec: Any = None) -> DeviceInfo:
     if not here:
         raise no_platform()
     given = (first_device(None) or "" if spec is None else spec).strip()
+    named = repr(given) + " of the environment variable CLSVM_DEVICE" * (spec is None and given != "")
     if isinstance(split_names(given), list):
-        raise DeviceError(f"expected one device, got several: {given!r}")
+        raise DeviceError(f"expected one device, got several: {named}")
     asked = _normalized(given)
     hits = _matches(asked, here)
     if not hits:
-        raise DeviceError(f"no OpenCL device matches {given!r}; there are:\n{describe()}")
+        raise DeviceError(f"no OpenCL device matches {named}; there are:\n{describe()}")
     # A small fit tests whether a device works, which takes seconds. It runs only if several devices match the name.
     info = partial(_info, os.getpid(), tried=len(hits) > 1)
     choice = asked in ("", "gpu", "cpu")  # such a name may match several devices; the first usable one is taken
@@ -229,7 +230,7 @@ def find(spec: Any = None) -> DeviceInfo:
         hits.sort(key=lambda i: (order[_kind(here[i])], -here[i].global_mem_size, i))
     usable = [*islice((one for one in map(info, hits) if one.usable), 1 if choice else None)]
     if len(usable) > 1:
-        words = f"{len(usable)} OpenCL devices match {given!r}; say more, or 'name:index'"
+        words = f"{len(usable)} OpenCL devices match {named}; say more, or 'name:index'"
         raise DeviceError(f"{words}:\n{describe(usable)}")
     if not usable:
         raise _unusable(given, [*map(info, hits)])

@@ -375,6 +375,9 @@ def test_a_row_that_is_too_large_is_refused_and_leaves_nothing(device: str, quic
     large[4, 3] = 1e200
     with pytest.raises(ValueError, match="squared norm of a row is too large for float64"):
         model.decision_function(large, device)
+    large[4, 3] = np.nan
+    with pytest.raises(ValueError, match="X must have no missing or infinite values"):
+        model.decision_function(large, device)
     for n in (1, 6):
         assert_array_equal(model.decision_function(X[:n], device), expected[:n])
 

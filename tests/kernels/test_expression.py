@@ -342,6 +342,7 @@ REFUSED = {  # the text: what the error says of it, and the column that it names
     "exp(x=dot)": (f"Call {LANGUAGE}", 1),
     "exp(dot)(xx)": (LANGUAGE, 1),
     "(yield dot)": (f"Yield {LANGUAGE}", 2),
+    "sqdist^2": (f"{LANGUAGE}: a power is **", 0),
     "None": (SIZE, 1),
     "dot // xx": (f"BinOp {LANGUAGE}", 1),
     "kv * f0": ("unknown name 'kv'", 1),

@@ -11,6 +11,7 @@ from scipy import optimize, sparse
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import make_pipeline
 
 from clsvm import SVC, SVR, FalkonClassifier, NuSVC, OneClassSVM, load_model, save_model
 from clsvm.models import decoder, libsvm
@@ -208,6 +209,10 @@ def test_labels_that_the_fit_had_are_asked_for() -> None:
         decoder.calibrated(model, X, y, [1.0] * 5)
     with pytest.raises(ValueError, match="X has 2 features, but SVC is expecting 4 features as input"):
         decoder.calibrated(model, X[:, :2], y)
+    with pytest.raises(ValueError, match=r"rows of two classes or more, got only the label .*0"):
+        decoder.calibrated(model, X[:10], y[:10])
+    with pytest.raises(TypeError, match="must be an estimator of clsvm, got Pipeline"):
+        decoder.calibrated(make_pipeline(SVC()).fit(X, y), X, y)
 
 
 @pytest.mark.filterwarnings("error")

@@ -47,6 +47,9 @@ def test_names_that_find(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.device_list(None) == [str(info.index), "nowhere"]
     with pytest.raises(DeviceError, match="expected one device, got several: '0,1'"):
         devices.find("0,1")
+    monkeypatch.setenv("CLSVM_DEVICE", "nowhere")
+    with pytest.raises(DeviceError, match="matches 'nowhere' of the environment variable CLSVM_DEVICE; there are"):
+        devices.find(None)
 
 
 def test_names_that_do_not() -> None:

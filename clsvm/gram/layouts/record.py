@@ -539,6 +539,8 @@ def in_order(n: int, n_pad: int) -> Places:
 
 def check_norms(norms: NDArray[Any], rows: Rows) -> None:
     """Raise ValueError if a row's squared norm is not finite, since K has no values for it."""
+    if np.isnan(norms).any():
+        raise ValueError("X must have no missing or infinite values, got a row whose squared norm is NaN")
     if not np.isfinite(norms).all():
         raise ValueError(norm_too_large(rows.dtype))
 
