@@ -184,7 +184,7 @@ class Expression:
     def hoisted(self) -> tuple[Node, ...]:
         """Return the largest subtrees that contain parameters and no variable.
 
-        The device gets the value of each subtree as a number.
+        The host computes the value of each subtree and passes it to the OpenCL kernel as an argument.
         """
         return tuple(dict.fromkeys(self._hoist(self.tree)))
 
@@ -437,29 +437,33 @@ def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[
 
 
 def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Evaluation:
-    """Return the largest value and the largest errors in the three arrays that :func:`compare` returns."""
+    """Return max |wide|, the largest error, the largest error where ``left`` is set, and whether it is set anywhere.
+
+    The three arrays are those that :func:`compare` returns: values, errors, and a mask of overflow and underflow.
+    """
     finite = np.abs(wide[np.isfinite(wide)]).max(initial=0.0)
     outside = np.where(left, error, 0).max()
     return Evaluation(float(finite), min(float(error.max()), INVALID), min(float(outside), INVALID), bool(left.any()))
 
 
 def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArray[Any]]:
-    """Return sample values, of type ``wide``, of xx, yy, dot and sqdist for rows x and y.
+    """Return values of xx, yy, dot and sqdist, of type ``wide``, at which rounding errors are tested.
 
     ``rows`` gives the smallest and the largest squared norm of the rows x, and ``others`` those of the rows y.
     """
     xx = between(rows.least, rows.largest, wide)[:, None, None]
     yy = between(others.least, others.largest, wide)[:, None]
     with np.errstate(invalid="ignore"):  # infinite sizes give nan
-        # rows of equal norm may be the same row: then dot must be exactly xx, so that the distance is 0
+        # rows of equal norm may be equal: dot is then set to exactly xx, so that their distance is 0
         dot = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy)) * _COSINES
         return {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0)}
 
 
 def elements(rows: Extent, others: Extent, signs: Sequence[int], wide: type) -> dict[str, NDArray[Any]]:
-    """Return sample entries, of type ``wide``, of rows x and y. An entry is 0 or has one of the ``signs``, 1 and -1.
+    """Return entries x_j and y_j, of type ``wide``, at which rounding errors are tested.
 
-    ``rows`` gives the smallest and the largest absolute entry of the rows x, and ``others`` those of the rows y.
+    An entry is 0 or has one of the ``signs``, 1 and -1. ``rows`` gives the smallest and the largest absolute
+    entry of the rows x, and ``others`` those of the rows y.
     """
     x, y = (
         np.concatenate([[0.0], *(sign * between(one.low, one.high, wide) for sign in signs)]) for one in (rows, others)

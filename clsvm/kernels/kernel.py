@@ -25,13 +25,14 @@ from clsvm.kernels.expression import INVALID, Evaluation, Extent, between, compa
 from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, distances, user_spec
 
 _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)
-# The error of K in float64 is scaled from the error in float32 if the latter is at most this share of the largest |K|.
+# The float64 error of K is estimated from its float32 error if that is at most this share of the largest |K|.
 _DIGITS = 1e-3
-_CELLS = 1 << 18  # number of terms e(x_j, y_j) that the host computes at a time
+_CELLS = 1 << 18  # the host computes this many terms e(x_j, y_j) of f(sum_j e(x_j, y_j)) at a time
 _SAMPLE = 500  # rows on which Kernel.check tests a kernel function
-# Kernel.rounding evaluates K at distances (eps / 2)^step. Functions of sqdist alone need one norm, and take more steps.
+# Kernel.rounding evaluates K at distances (eps / 2)^step, with more steps for functions of sqdist alone.
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)
-_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # norms for Kernel.rounding, as shares of the largest norm
+# Kernel.rounding evaluates K for rows of these squared norms, as shares of the largest squared norm.
+_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])
 
 
 class Check(NamedTuple):
@@ -164,14 +165,14 @@ class Kernel:
         return cls(replace(user_spec(function, element, params), nonnegative=nonnegative), **params)
 
     def _check_numbers(self) -> None:
-        """Raise ValueError if a number computed from parameters is not finite.
+        """Raise ValueError if a number that OpenCL kernels get (:attr:`numbers`) is not finite.
 
         If K(x, y) = f(sum_j e(x_j, y_j)), raise it also if e(0, 0) is not finite.
         """
-        for argument, number in zip(self.spec.arguments, self.numbers, strict=True):
+        for number in self.numbers:
             if not math.isfinite(number):
                 given = ", ".join(f"{name}={value:g}" for name, value in self.params.items())
-                raise ValueError(f"with {given} the number {argument.name} in {self.spec.formula!r} is {number}")
+                raise ValueError(f"with {given} a number in {self.spec.formula!r} is {number}, expected a finite one")
         if self.spec.element and not np.isfinite(at_zero := self._element(0.0, 0.0)):
             text = self.spec.element.text
             raise ValueError(f"{text!r} is {at_zero} at x = y = 0, expected a finite number; use where(...)")
@@ -251,7 +252,7 @@ class Kernel:
         X, Y, empty = arrays.both_dense(X, X if Y is None else Y)
         self.check_domain(X)
         self.check_domain(Y)
-        if self.spec.oracle:  # a built-in function in NumPy; it needs no ``empty``, since its e(0, 0) is 0
+        if self.spec.oracle:  # a NumPy function, whose values do not depend on columns of zeros
             with np.errstate(all="ignore"):
                 return self.spec.oracle(X, Y, **self.params)
         return self.evaluate(X, Y, empty)
@@ -259,8 +260,8 @@ class Kernel:
     def evaluate(self, X: Matrix, Y: Matrix, empty: int = 0) -> Matrix:
         """Compute K (n, m) from the kernel function's expressions, for dense float64 X (n, d) and Y (m, d).
 
-        ``empty`` is the number of columns that were left out because they are 0 in X and in Y. Each adds e(0, 0) to the
-        sum if K(x, y) = f(sum_j e(x_j, y_j)).
+        ``empty`` is the number of columns that were left out because they are 0 in X and in Y. For a kernel function
+        f(sum_j e(x_j, y_j)), each of them adds e(0, 0) to the sum.
         """
         names, values = self.spec.expression.names, dict[str, Any](self.params)
         if self.spec.element:
@@ -336,8 +337,8 @@ class Kernel:
     def sizes(self, X: Any) -> NDArray[np.float64]:
         """Return each row's size (n,), from which :meth:`rounding` derives the errors of K.
 
-        If K(x, y) = f(sum_j e(x_j, y_j)), the size is 2 * max(|sum_j e(0, x_j)|, |sum_j e(x_j, x_j)|). Otherwise it is
-        the squared norm, or the smallest positive float64 if the squared norm of a nonzero row underflows to 0.
+        If K(x, y) = f(sum_j e(x_j, y_j)), the size estimates such sums: 2 * max(|sum_j e(0, x_j)|, |sum_j e(x_j, x_j)|).
+        Otherwise it is the squared norm, or the smallest positive float64 if that underflows to 0 for a nonzero row.
         """
         with np.errstate(over="ignore", under="ignore"):
             if not self.spec.element:
@@ -362,15 +363,15 @@ class Kernel:
         """Return the largest rounding error of K(x, y), divided by ``eps``, for rows x and y of at most this ``size``.
 
         K is evaluated on a grid of norms and distances. The error at a point of the grid is the larger of two numbers.
-        One is min(2, m) * ``eps`` * |K|, for the rounding of K itself. The other is the change of K due to the errors
-        of its arguments. With m = 1 + 0.75 * sqrt(terms), these are:
+        One is min(2, m) * ``eps`` * |K|, for the rounding of K itself. The other is the change of K due to errors of
+        its arguments. With m = 1 + 0.75 * sqrt(terms), the errors of the arguments are:
 
         - if K is a function of inner products: m * ``eps`` * |x| |y| in <x,y>, and likewise in <x,x> and <y,y>;
         - if K is a function of a sum of terms e(x_j, y_j): max(4, m) * ``eps`` * ``size`` in this sum.
 
         ``floor`` is a further error of each inner product or sum, because terms underflow (:func:`underflow`).
-        ``terms`` is the number of terms of an inner product, or 0 to leave out the rounding of its sum. ``least`` is
-        the smallest nonzero size of a row. The result is infinite if no value on the grid is finite.
+        ``terms`` is the number of terms of an inner product, or 0 to count no rounding of its sum. ``least`` is the
+        smallest nonzero size of a row (:meth:`sizes`). The result is infinite if no value on the grid is finite.
         """
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
@@ -388,7 +389,7 @@ class Kernel:
                 norms = np.concatenate([norms, np.geomspace(least, norms.min(), 5)[:-1]])
             i, j = np.triu_indices(len(norms))  # pairs i <= j suffice, since K is symmetric
             xx, yy = norms[i, None], norms[j, None]
-            # rows of equal norm may be the same row: then dot must be exactly xx, so that the distance is 0
+            # rows of equal norm may be equal: dot is then set to exactly xx, so that their distance is 0
             both = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy))
             dot = both * (1 - near)
             value = self.at(xx, yy, dot)
@@ -409,7 +410,7 @@ class Kernel:
 
         ``rows`` and ``others`` are the ranges of sizes and entries of the rows x and y, which have d features. Errors
         are found for sample rows of the smallest and the largest sizes, and of a few sizes between. Inner products,
-        norms and entries count as exact numbers, rounded once to ``dtype``; :meth:`rounding` covers their other errors.
+        norms and entries have only the error of one rounding to ``dtype``; :meth:`rounding` covers their other errors.
         """
         if dtype == "float64":
             single = self.evaluation(rows, others, "float32", d)
@@ -423,9 +424,9 @@ class Kernel:
         return self._evaluation(rows, others, dtype, d, np.longdouble)
 
     def _evaluation(self, rows: Extent, others: Extent, dtype: str, d: int, wide: type) -> Evaluation:
-        """Return what :meth:`evaluation` returns, by comparing values in ``dtype`` with values in the type ``wide``.
+        """Return the largest errors of K(x, y) in ``dtype``, by comparison with values in the type ``wide``.
 
-        The range of ``wide`` should include the value of each subtree of the expressions.
+        The range of ``wide`` should include the value of each subtree of the expressions. See :meth:`evaluation`.
         """
         expression = self.spec.expression.tree
         if not self.spec.element:
@@ -443,7 +444,7 @@ class Kernel:
         def moved(error: float) -> float:
             """Return the largest change of K if each of d terms e(x_j, y_j) is wrong by ``error``.
 
-            Return 0 if :meth:`rounding` includes so small an error already. Return INVALID for the error INVALID.
+            Return 0 if :meth:`rounding` covers so small an error, and INVALID if ``error`` is INVALID (inf or nan).
             """
             if error >= INVALID or error <= least:
                 return INVALID if error > least else 0.0
@@ -455,7 +456,7 @@ class Kernel:
         return Evaluation(whole.largest, *errors, whole.out_of_range or terms.out_of_range)
 
     def _entry_error(self, high: float, eps: float) -> float:
-        """Return the largest change of a term e(x, y) if x = ``high`` changes by a factor 1 - eps, over a grid of y."""
+        """Return the largest change of a term e(x, y), over a grid of y, if x = ``high`` is multiplied by 1 - eps."""
         farthest = 1 if self.spec.nonnegative else 2
         y = high * (1 - farthest * np.concatenate([[0.0], eps ** np.linspace(1, 0, 40)]))
         change = np.abs(self._element(high * (1 - eps), y) - self._element(high, y))
@@ -512,7 +513,7 @@ class Kernel:
         return self._made(text, (*self._parameters(), *theirs))
 
     def _parameters(self) -> tuple[Parameter, ...]:
-        """Return the parameters with this kernel's values as defaults, and without the limits of their values."""
+        """Return the parameters with this kernel's values as defaults. Their lower limits are dropped."""
         pairs = zip(self.spec.parameters, self.values, strict=True)
         return tuple(Parameter(p.name, value, integer=p.integer) for p, value in pairs)
 
@@ -543,8 +544,8 @@ class Kernel:
     def from_record(cls, record: Mapping[str, Any]) -> Kernel:
         """Return the kernel of a dictionary that :meth:`record` returned, checked as the constructor does.
 
-        Raises ValueError or TypeError if the dictionary is incomplete, an expression is outside the language, or the
-        entries contradict each other, such as a built-in name and another function's expression.
+        Raises ValueError or TypeError if the dictionary is incomplete, an expression is not valid, or the entries
+        contradict each other, such as a built-in name and another function's expression.
         """
         try:
             name, text, element, params = (record[key] for key in ("name", "expression", "element", "params"))

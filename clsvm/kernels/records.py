@@ -28,7 +28,7 @@ from clsvm.kernels.expression import FUNCTIONS, Expression, Node
 Matrix = NDArray[np.float64]
 Oracle = Callable[..., Matrix]
 VARIABLES = ("dot", "sqdist", "xx", "yy")  # variables of f in the inner-product form
-SUM, ELEMENTS = ("s",), ("x", "y")  # variables of f and e in the element-wise form
+SUM, ELEMENTS = ("s",), ("x", "y")  # variables of f and e in K(x, y) = f(s), s = sum_j e(x_j, y_j)
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
 
 # Oracles compute built-in kernel functions in NumPy. They are written independently of the functions' expressions.
 
-_FEW, _LONG = 1024, 8  # distances() computes only one triangle for at most _FEW rows of at least _LONG columns
+_FEW, _LONG = 1024, 8  # distances() uses symmetry for at most _FEW rows of at least _LONG columns
 
 
 def distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:

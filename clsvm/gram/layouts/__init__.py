@@ -1,7 +1,7 @@
 """Choose how rows of X are laid out on a device, and lay them out.
 
 :func:`choose` returns a :class:`Plan` by the estimated cost of each layout, and :func:`build` lays out rows by a plan.
-Other functions adapt a plan to rows that are read only once, or from which products take some rows by row number.
+Other functions adapt a plan to rows that are read only once, or of which each product takes a subset.
 
 LAYOUTS holds one record for each layout. A new layout needs a module in this folder, kernel templates, its record in
 LAYOUTS, and its name and help texts in clsvm/parameters.py. docs/design/additions.md lists further places, such as
@@ -29,7 +29,7 @@ LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, BITS, CS
 # gathered_plan replaces dense rows by CSR if a value of K then costs less than this share of its cost with dense rows
 SOONER = 0.8
 _SAMPLE = 2048  # number of rows from which the density of columns is estimated
-# The centre of dense rows is the mean of about this many sampled rows, or of all rows if the sample has an outlier.
+# The mean that is subtracted from dense rows is that of about this many rows, or of all rows if there are outliers.
 _MEANT = 8192
 _FAR = 1e4  # a row is an outlier if its squared norm exceeds this multiple of the median squared norm
 
@@ -46,10 +46,10 @@ def choose(
 
     "auto" stands for the layout of least cost, by the costs in ``profile``. ``working`` is the expected number of
     right-hand rows U of a product K(X, U), or "auto". ``all_rows`` says that the plan is only for rows of X. The layout
-    "bits" is allowed only then, since other rows may have entries other than 0 and 1.
+    "bits" needs this, since other rows may have entries other than 0 and 1.
 
-    If K depends on x - y alone, the rows are laid out less their mean, because float32 computes |x - y|^2 poorly for
-    rows far from 0. Sparse layouts subtract the mean only from columns without a zero.
+    If K depends on x - y alone, the mean of the rows is subtracted from them, because float32 computes |x - y|^2 poorly
+    for rows far from 0. Sparse layouts subtract the mean only from columns without a zero.
 
     Raises ValueError if the kernel function cannot use the layout, or if the layout cannot hold these rows.
     """
@@ -80,11 +80,11 @@ def choose(
 
 
 def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
-    """Return ``plan`` adapted to rows X (n, d) that are read once, or from which products take some by row number.
+    """Return ``plan`` adapted to rows X (n, d) that are read only once, or of which each product takes a subset.
 
-    An inverted index becomes hybrid, and clustered rows become dense, because their setup would not pay off. Bits
-    become dense too, because X may have entries other than 0 and 1. In place of dense rows, CSR is taken if X is sparse
-    and dense float64 rows would exceed ``limit`` bytes.
+    The layout "inverted" is replaced by "hybrid", and "clustered" by "dense", because their setup would not pay off.
+    "bits" is replaced by "dense" too, because X may have entries other than 0 and 1. If X is sparse and dense float64
+    rows would exceed ``limit`` bytes, "csr" replaces "clustered" and "bits" instead.
     """
     layout, large = LAYOUTS[plan.kind], sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > limit
     stays = layout.in_order and not layout.binary
@@ -104,10 +104,10 @@ def unrestricted_plan(plan: Plan) -> Plan:
 
 
 def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False) -> Plan:
-    """Return ``plan`` adapted to rows X (n, d) from which many products each take some rows, by their numbers.
+    """Return ``plan`` adapted to rows X (n, d) of which many products each take a subset.
 
-    The result is that of :func:`single_pass_plan` with the same ``limit``, with two exceptions. Dense rows become CSR
-    if a value of K then costs much less. If the user chose no layout (``free``), an inverted index becomes CSR when no
+    The result is that of :func:`single_pass_plan` with the same ``limit``, with two exceptions. "csr" replaces "dense"
+    if a value of K then costs much less. If the user chose no layout (``free``), "csr" also replaces "inverted" when no
     column is worth storing densely.
     """
     other = single_pass_plan(plan, X, limit)
@@ -126,7 +126,7 @@ def cheaper_plan(plan: Plan, X: Data) -> Plan:
 
 
 def streamed_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
-    """Return ``plan`` adapted to rows X (n, d) that each pass over the data lays out anew.
+    """Return ``plan`` adapted to rows X (n, d) that are laid out anew in each pass over the data.
 
     Hybrid and inverted rows become CSR, because separating dense from sparse columns takes longer than it saves.
     Other layouts change as in :func:`single_pass_plan` with the same ``limit``.
@@ -166,7 +166,7 @@ def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str
 
     Each of these two results is a dictionary. A fit computes about n values of K with each row. So the second result
     adds 1 / n of the cost of laying out a row. With ``auto``, the clustered layout is left out if this addition alone
-    exceeds the whole cost of another layout. The rest of its cost takes long to estimate.
+    exceeds the whole cost of another layout. This saves the estimate of the rest of its cost, which takes long.
     """
     costs: dict[str, float] = {}
     whole: dict[str, float] = {}

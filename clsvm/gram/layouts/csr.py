@@ -51,9 +51,9 @@ ORDERED = 8192  # if X has more columns than this, CSR sorts them by falling num
 VALUE = 1.4  # cost of computing the kernel function and storing its value, as a multiple of the profile's value_cost
 CONVERTED = 1000.0  # converting a dense row to CSR costs this many multiply-adds of dense rows for each of its columns
 # A block is a group of right-hand rows U of a product K(X, U). It is copied as a whole into a buffer, the panel.
-LINE = 12000.0  # cost of copying one feature of all rows of a block, in multiply-adds of dense rows
-CACHED = 4096  # a second-level cache holds this many features of a block of 64 rows
-# extra cost of an entry of X, as a multiple of an entry's cost, if that cache lacks the block's values of its feature
+LINE = 12000.0  # cost of copying one feature of a block's rows into the panel, in multiply-adds of dense rows
+CACHED = 4096  # a CPU's second-level cache holds this many features of a block of 64 right-hand rows
+# An entry of X costs 1 + FAR times as much if the cache does not hold its feature of the right-hand rows.
 FAR = 3.0
 TEAM_ITEMS = 256  # work-items of a work-group
 # Costs of storing some columns densely, zeros included:
@@ -139,10 +139,9 @@ class PanelBlock:
     Attributes
     ----------
     line_of
-        buffer (d,); feature j is in line line_of[j] - base of the block.
+        buffer (d,). If line_of[j] > base, feature j is in line line_of[j] - base. Otherwise no row of the block has it.
     base
-        a number that grows from block to block, so that line_of need not be cleared. If line_of[j] <= base, no row of
-        the current block has feature j.
+        a number that grows from block to block. So the numbers that earlier blocks left in line_of are at most base.
     """
 
     line_of: Buffer
@@ -156,7 +155,7 @@ class CsrReader(Reader):
         super().__init__(layout, stream, rows, kernel)
         self._sparse = rows.d - rows.dense.number
         self._line_bytes = 4 * max(1, self._sparse)
-        if kernel.spec.element:  # K(x, y) = f(sum_j e(x_j, y_j)): OpenCL kernels read sum_j e(0, x_j) in place of norms
+        if kernel.spec.element:  # K(x, y) = f(sum_j e(x_j, y_j)) needs each row's sum_j e(0, x_j), and no norms
             self.norms = stream.buffer(self.real.itemsize * rows.n_pad)
             made = stream.variant(zero_sums(kernel.spec, rows.dtype, stream.profile, rows.d))
             given = rows.csr.indptr, rows.csr.data, self._sparse, self.norms, kernel.scalars(rows.dtype)
@@ -182,9 +181,8 @@ class CsrReader(Reader):
     def values_bytes(self, capacity: int) -> int:
         """Return the bytes of one block of right-hand rows U of K(X, U). A panel holds one block at a time.
 
-        A block consists of lines, each of which holds one feature of its rows. There is a line for each densely stored
-        column, and one for each other feature that the rows can have. All features that no row has share a line of
-        zeros.
+        A block has a line of values for each densely stored column, and for each other feature that its rows can have.
+        All features that none of its rows has share a line of zeros.
         """
         r, width = self.rows, self.layout.width(self.stream.profile, self.rows.dtype, shape_class(capacity))
         lines: int = 1 + r.dense.number + min(self._sparse, r.entries(width))
@@ -196,7 +194,8 @@ class CsrReader(Reader):
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         if panel.nbytes < self.values_bytes(panel.capacity):
-            raise ValueError("the panel was made for rows with fewer entries")
+            words = f"it has {panel.nbytes} bytes, expected {self.values_bytes(panel.capacity)}"
+            raise ValueError(f"the panel was made for rows with fewer entries: {words}")
         panel.listed = PanelRows(self.rows.csr, self.rows.dense, self.norms, count, rows)
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
@@ -204,14 +203,17 @@ class CsrReader(Reader):
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        """Copy each block of right-hand rows into their buffer, the panel ``right``, and yield the launch for it."""
+        """Copy the right-hand rows block by block into the panel ``right``, and yield a launch after each block.
+
+        The launch computes K between the block and the rows of X at the positions in ``rows``. ``panel`` is not used.
+        """
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
         size, local = self._range(right)
         lines = right.nbytes // (right.width * self.real.itemsize)
         by_entry = int(lines - 1 < r.d)
         for first in range(0, right.capacity, right.width):
-            if block.base > 2**31 - 1 - 2 * lines:  # restart the numbers in line_of before they overflow
+            if block.base > 2**31 - 1 - 2 * lines:  # clear line_of before its ints overflow
                 stream.clear(block.line_of, self._line_bytes)
                 block.base = 0
             base, line_of = block.base, block.line_of
@@ -262,9 +264,9 @@ class Csr(Layout):
         """Estimate the cost of a value of K(X, U), in multiply-adds of dense rows, from the entries stored in CSR.
 
         ``survey`` describes X. ``whole`` is the mask of the columns that are stored densely, which are left out. Half
-        of an entry's cost is for reading it, and all right-hand rows of a block share this half. A CPU's cache holds
-        only the densest columns of the block. An entry in another column costs 1 + FAR times as much. The cost of
-        copying the rows U into blocks is added.
+        of an entry's cost is for reading it, once for all right-hand rows of a block. Only the densest columns of the
+        block stay in a CPU's cache, and entries in other columns cost 1 + FAR times as much. The cost of copying the
+        rows U into blocks is added.
         """
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
@@ -312,7 +314,7 @@ class Csr(Layout):
         return np.zeros((X.shape[0], 0)), X
 
     def _laid(self, stream: Stream, dense: NDArray[np.floating], X: sp.csr_matrix, dtype: str) -> CsrRows:
-        """Upload the densely stored columns ``dense`` and the other columns X, and return the rows with their norms."""
+        """Upload the densely stored columns ``dense`` and a CSR matrix X of the others. Return the rows with norms."""
         profile, real, V = stream.profile, np.dtype(dtype), record.lanes(stream.profile, dtype)
         (n, sparse), number, stored = X.shape, dense.shape[1], int(X.indptr[-1])
         d, n_pad = sparse + number, record.padded(n, V)
@@ -336,10 +338,10 @@ class Csr(Layout):
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
         """Return the number of rows in a block of a panel, the buffer of the right-hand rows U of K(X, U).
 
-        If U has few rows, a block on a CPU has only V rows, one vector, since unused rows cost as much as used ones.
+        If U has few rows, a block on a CPU is a vector of V rows, since padding rows cost as much as rows of U.
         """
         V = record.lanes(profile, dtype)
-        if profile.style == "workgroup":  # local memory holds a tile of K, so doubles allow fewer rows
+        if profile.style == "workgroup":  # local memory holds a tile of K, so a block of doubles has fewer rows
             return min(profile.panel, 64) if dtype == "float64" else profile.panel
         return V if shape != "many" else profile.panel * V // profile.lanes
 
@@ -374,7 +376,7 @@ class Hybrid(Csr):
         return cells + super().of_parts(survey, whole) + survey.overhead(BEGUN, 1)
 
     def gain(self, profile: Profile) -> Gain:
-        """Return a :class:`Gain`, which computes how much storing a column densely saves over CSR entries."""
+        """Return a :class:`Gain`, which computes how much time storing a column densely saves, compared with CSR."""
         return Gain(profile.csr_cost / profile.hybrid_cost, 1, BEGUN * profile.value_cost / profile.hybrid_cost)
 
     def partition(self, profile: Profile, X: Data) -> Partition:
@@ -415,14 +417,12 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
 
-# An inverted index has blocks of BLOCK rows of X. A cache holds the values of K of a block and one right-hand row.
+# An inverted index has blocks of BLOCK rows of X, so few that a core's cache holds one value of K for each of them.
 # If rows have few entries, blocks are larger (_size), up to MAX_BLOCK rows: a row's number in a block has 16 bits.
 BLOCK, MAX_BLOCK = 16384, 1 << 16
 ADDED = 2.0  # cost of storing the sums over dense columns and reading them again, as a multiple of value_cost
-# cost of finding the entries that a block has in one column, as a multiple of the cost of a pair of matching entries
-LIST = 60.0
-# LIST is COLD times as large for at most 16 right-hand rows, because so few rows bring fewer columns into a cache
-COLD = 1.75
+LIST = 60.0  # finding a block's entries in one column costs as much as LIST multiply-adds of two matching entries
+COLD = 1.75  # factor on this cost of finding a column's entries, if U has few rows: caches then hold fewer columns
 MIN_INDEXED = 256  # an inverted index is made for at least this many rows
 PARTS = 4  # an inverted index is built by about this many work-items for each compute unit
 WEIGHED = 512  # a work-item adds weighted values of K to the sums of this many rows
@@ -487,7 +487,7 @@ class Inverted(Hybrid):
     """Store the densest columns densely, and the entries of the other columns in CSR and in an inverted index."""
 
     name, reader, plain = "inverted", InvertedReader, HYBRID.name
-    elementwise = False  # an inverted index skips features that only one row has, but a term e(x_j, 0) may not be 0
+    elementwise = False  # an inverted index skips features that are 0 in x or y, but e(x_j, 0) need not be 0
 
     def suits(self, profile: Profile) -> bool:
         return profile.style == "simd"
@@ -505,7 +505,7 @@ class Inverted(Hybrid):
         return cells + survey.overhead(0.0, (1 + (number > 0)) * blocks)
 
     def gain(self, profile: Profile) -> Gain:
-        """Return a :class:`Gain`, which computes how much storing a column densely saves over the inverted index.
+        """Return a :class:`Gain`, which computes how much time storing a column densely saves, compared with the index.
 
         The index costs time for pairs of matching entries. Their number in a column grows as the square of its density.
         """
@@ -542,9 +542,8 @@ def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: flo
     """Estimate the cost of a value of K with an inverted index of n rows, in multiply-adds of dense rows.
 
     ``dense`` is the number of columns stored densely. ``count`` holds the number of entries of each other column.
-    ``found`` is the cost of finding the entries that a block of rows has in one column, as a multiple of the cost of a
-    pair of matching entries. ``wait`` is the factor by which multiply-adds slow down if a CPU waits for memory
-    (Survey.wait).
+    ``found`` is the cost of finding a block's entries in one column, where a multiply-add of two matching entries costs
+    1. ``wait`` is the factor by which multiply-adds slow down if a CPU waits for memory (Survey.wait).
     """
     share = np.asarray(count, np.float64) / n
     matches = float((share**2).sum() + found * share.sum() / min(n, BLOCK))
@@ -555,8 +554,8 @@ def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: flo
 def _size(n: int, columns: int, entries: int) -> int:
     """Return the number of rows in a block of an inverted index of n rows with ``entries`` entries.
 
-    The number is BLOCK, doubled up to MAX_BLOCK while the index would have more offsets than entries. Each block stores
-    an offset for each of the ``columns`` columns.
+    Each block stores an offset for each of the ``columns`` columns. The number is BLOCK, doubled until the index has no
+    more offsets than entries, but at most MAX_BLOCK.
     """
     size = BLOCK
     while size < MAX_BLOCK and -(-n // size) * columns > entries:
@@ -581,8 +580,8 @@ def _index(stream: Stream, rows: CsrRows, columns: int) -> InvertedIndex:
     entries, real = rows.entries(n), np.dtype(rows.dtype)
     size = _size(n, columns, entries)
     most = rows.entries(size)
-    if most >= 1 << 31:  # entries of a block are numbered by 31 bits
-        raise BufferSizeError(f"got {size} rows with {most} entries in a block, expected fewer than {1 << 31}")
+    if most >= 1 << 31:  # a block numbers its entries by ints
+        raise BufferSizeError(f"a block of {size} rows has {most} entries, expected fewer than {1 << 31}")
     blocks = -(-n // size)
     parts = 1 << (-(-PARTS * units // blocks) - 1).bit_length()
     ends, at = stream.buffer(4 * blocks * (columns + 2)), stream.buffer(2 * entries)

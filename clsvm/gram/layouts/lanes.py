@@ -39,22 +39,22 @@ from clsvm.opencl.stream import Buffer, Stream
 MAX_FEATURES = 16384  # largest number of columns of clustered rows, and of dense rows that are mostly zero
 TILES = 4  # a work-item takes at least this many register tiles, if there are enough of them
 WORTH = 1 << 20  # a work-item makes at least this many multiply-adds, so that its start costs little by comparison
-# If a compute unit would get fewer than UNEVEN * TILES register tiles of K(U, U), a work-item takes only one tile.
+# A work-item takes only one register tile of K(U, U) if each compute unit gets fewer than UNEVEN * TILES tiles.
 UNEVEN = 8
 CHUNK = 128  # features in a chunk: a first-level cache holds 128 features of a tile's rows and of the right-hand rows
-# rows of more than CUT[shape] chunks are multiplied chunk by chunk in K(X, U); shape is the size class of the rows U
+# K(X, U) is summed chunk by chunk if rows have more than CUT[shape] chunks; shape says if U has many or few rows.
 CUT = {"many": 1, "few": 4}
 WAIT = 1.5  # factor on the cost of a multiply-add of K(X, U) if U has few rows: a CPU then waits for X from memory
-# cost of the kernel function for one value of K, if rows are dense and if they are clustered, in units of value_cost
+# The kernel function costs this many times the profile's value_cost, for dense and for clustered rows.
 DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
 # Constants of clustered rows:
 AHEAD = 64  # a row's values are prefetched this number of features ahead of their use
 # A work-item takes at most RUN lane groups of V rows, and a compute unit gets at least SHARE work-items.
 RUN, SHARE = 16, 8
-SKIPPED = 1024  # a multiply-add costs more if a cluster of rows leaves out more than this many of the d features
-SCATTERED = 1280  # if a cluster leaves out SCATTERED features more than SKIPPED, a multiply-add costs twice as much
+SKIPPED = 1024  # multiply-adds cost more if more than this many of the d columns are empty in a cluster of rows
+SCATTERED = 1280  # multiply-adds cost twice as much if SKIPPED + SCATTERED columns are empty in a cluster of rows
 FIRST = 600.0  # cost of loading a feature of the right-hand rows U into a cache, in multiply-adds of dense rows
-NEAR = 256  # number of features of the rows U that stay in a cache; the cost FIRST is for the other features
+NEAR = 256  # this many features of the right-hand rows U stay in a cache, and cost nothing to load
 STAGING = 256 << 20  # bytes of rows that are copied at a time to a device that does not share the host's memory
 
 
@@ -69,7 +69,7 @@ class Part(NamedTuple):
     values: Buffer
 
     def common(self, groups: range) -> range:
-        """Return the lane groups among ``groups`` that the buffer holds."""
+        """Return the part of the range ``groups`` of lane groups that is in this buffer."""
         return range(max(groups.start, self.first), min(groups.stop, self.first + self.groups))
 
 
@@ -79,9 +79,9 @@ class Columns(NamedTuple):
     Attributes
     ----------
     at
-        index of each lane group's first value in its buffer Part.values.
+        where each lane group's values begin in the buffer that holds them (Part.values).
     columns_at
-        index in ``columns`` of each lane group's first feature.
+        where each lane group's features begin in ``columns``.
     columns
         the features that each lane group stores, in ascending order, one group after the other.
     """
@@ -92,7 +92,7 @@ class Columns(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Return whether every lane group stores all features. Then no kernel reads ``columns``, the buffer ``at``."""
+        """Return whether lane groups store all features. If so, ``columns`` is the buffer ``at``, and is not read."""
         return self.columns is self.at
 
 
@@ -152,10 +152,10 @@ class Source(NamedTuple):
 
 
 class Packer:
-    """Copy rows, less ``centre`` (d,), into lane groups of V rows side by side, and compute their squared norms.
+    """Subtract ``centre`` (d,) from rows, copy them into lane groups of V rows side by side, and compute their norms.
 
-    With ``prepared`` a method launches no kernel, but returns a function that launches it at each call. The caller
-    frees the buffer in the attribute ``centre``.
+    If a method's argument ``prepared`` is true, it launches no kernel, but returns a function that launches the kernel.
+    The caller frees the buffer in the attribute ``centre``.
     """
 
     def __init__(self, stream: Stream, source: DTypeLike, dtype: str, centre: NDArray[np.float64]) -> None:
@@ -167,16 +167,20 @@ class Packer:
     def rows(
         self, source: Source, groups: range, order: Buffer, where: Columns, values: Buffer, prepared: bool = False
     ) -> Any:
-        """Write the lane groups ``groups`` to ``values``. A lane group is V rows side by side; ``where`` locates it.
+        """Write the lane groups ``groups``, each of V rows side by side, to the buffer ``values``.
 
-        Position i among the lane groups gets row number order[i] of ``source``, or zeros if order[i] is -1.
+        ``where`` says where each lane group begins. Row i of the lane groups is row order[i] of ``source``, or zeros if
+        order[i] is -1.
         """
         width = 1 if self._profile.style == "simd" else 64
         arguments = *source, groups.start, order, self.centre, where, int(where.dense), values
         return (self._pack.prepared if prepared else self._pack)((width, len(groups)), (width, 1), *arguments)
 
     def norms(self, groups: range, where: Columns, values: Buffer, xx: Buffer, prepared: bool = False) -> Any:
-        """Compute the squared norms ``xx`` of the rows in the lane groups ``groups``."""
+        """Compute the squared norms ``xx`` of the rows in the lane groups ``groups`` of the buffer ``values``.
+
+        A lane group is V rows stored side by side. ``where`` says where each begins.
+        """
         items = len(groups) * (1 if self._profile.style == "simd" else self._profile.lanes)
         arguments = groups.start, self._d, values, where.at, where.columns_at, int(where.dense), xx
         return (self._norms.prepared if prepared else self._norms)((items,), None, *arguments)
@@ -238,7 +242,7 @@ class LaneReader(Reader):
 
     def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
-        self._panels: tuple[int, Buffer] = (0, None)  # the largest panel's capacity, and where its lane groups begin
+        self._panels: tuple[int, Buffer] = (0, None)  # rows of the largest panel so far, and offsets of its lane groups
         self._gathers: dict[str, OpenCLKernel] = {}  # by the panel's shape
 
     def values_bytes(self, capacity: int) -> int:
@@ -311,11 +315,11 @@ class Lanes(Layout):
     def _packed(
         self, stream: Stream, X: Data, plan: Plan, dtype: str, places: Places, groups: Sequence[NDArray[Any]]
     ) -> LaneRows:
-        """Lay out X, less the plan's centre, in lane groups of V rows, and return the rows on the device.
+        """Subtract the plan's centre from X, lay out the rows in lane groups of V rows, and return them on the device.
 
         ``places`` holds the arrays Rows.order and Rows.position. groups[0] is the number of features of each lane
-        group. If lane groups leave out features, groups[2] lists the features of one lane group after the other, and
-        groups[1] is the index in this list where each lane group begins.
+        group. If lane groups leave out features, groups[2] lists the features of all lane groups, group by group, and
+        groups[1] says where each lane group begins in this list.
         """
         d, (order, position), (lengths, *listed) = X.shape[1], places, groups
         V, real = record.lanes(stream.profile, dtype), np.dtype(dtype)
@@ -341,8 +345,8 @@ class Lanes(Layout):
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
         """Return the number of rows in a block of a panel, the buffer of the right-hand rows U of K(X, U).
 
-        A block has V rows, as a lane group has, or 2 rows if U has only two. Then cache lines hold no padding, and
-        the panel takes less of the first-level cache, which X needs too.
+        A block has V rows, as a lane group has. If U has only two rows, a block has two. Such a panel has no padding,
+        and leaves more of the first-level cache to X.
         """
         return 2 if shape == "two" else record.lanes(profile, dtype)
 
@@ -358,16 +362,17 @@ class Lanes(Layout):
         return text, self._options(profile, self.single(profile, dtype, "many"), "many", d, of_panel=False)
 
     def _options(self, profile: Profile, tile: Tile, shape: str, d: int, of_panel: bool) -> list[str]:
-        """Return the -D options of a kernel with the register tiles ``tile``, for rows of d features.
+        """Return the -D options of a kernel that multiplies rows of d features by right-hand rows.
 
-        Rows of many features are multiplied in chunks of CHUNK features.
+        They are the sizes ``tile`` of its register tiles, DENSE if rows store all features, and CHUNK if rows of many
+        features are multiplied in chunks of CHUNK features. ``shape`` and ``of_panel`` are as in :meth:`tile`.
         """
         dense, most = of_panel or not self.sparse, CUT.get(shape, np.inf) * CHUNK
         chunk = [f"-DCHUNK={CHUNK}"] * (dense and profile.style == "simd" and d > most)
         return [*["-DDENSE"] * dense, *(f"-D{name}={n}" for name, n in tile.items()), *chunk]
 
     def single(self, profile: Profile, dtype: str, shape: str) -> Tile:
-        """Return the sizes of a SIMD kernel's register tile, by macro name, for a tile of one lane group (V rows)."""
+        """Return the sizes of a register tile that has a single lane group (V rows) of X, by macro name, on CPUs."""
         registers = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]
         columns = math.gcd(self.width(profile, dtype, shape), 1 << registers.bit_length() - 1)
         return {"COLUMNS": columns, "GROUPS": 1, "AHEAD": 0}
@@ -376,12 +381,13 @@ class Lanes(Layout):
         """Return the sizes of the register tile of a kernel that computes K(X, U), by macro name.
 
         ``shape`` is the size class of U: "two", "few" or "many" rows (profiles.shape_class). ``of_panel`` says
-        whether X are rows of a panel, the buffer of right-hand rows, which stores all their features.
+        whether X too are right-hand rows, as in K(U, U). Their buffer, the panel, stores all features of its rows.
         """
         chosen = {**profile.tiles[shape]}
         if profile.style == "simd":
             return {**chosen, "COLUMNS": min(chosen["COLUMNS"], self.width(profile, dtype, shape))}
-        columns_differ = self.sparse and not of_panel  # if so, lane groups have different columns, and a tile has one
+        # if lane groups store different columns, a tile has only one lane group
+        columns_differ = self.sparse and not of_panel
         if dtype == "float64":  # a double takes two registers, so tiles have fewer values
             few = {"RX": 1, "GROUPS": max(1, chosen["GROUPS"] // 2)}
             chosen |= few if "RX" in chosen else {"GROUPS": 1, "BLOCKS": 1, "DEPTH": min(8, chosen["DEPTH"])}
@@ -391,14 +397,15 @@ class Lanes(Layout):
         """Return the number of work-items of a launch in SIMD style (on CPUs) over ``groups`` lane groups.
 
         A lane group is V rows stored side by side, and costs ``cells`` multiply-adds. ``numbers`` are the kernel's -D
-        options by name. ``of_panel`` says whether the rows are right-hand rows, as in K(U, U).
+        options by name. ``of_panel`` says whether the lane groups are right-hand rows U, for K(U, U), or rows of X.
 
-        A work-item takes several register tiles, so that its start costs little by comparison. Right-hand rows that
-        exceed the caches are then read once for all tiles of the work-item.
+        A work-item takes several register tiles, which are blocks of K. So its start costs little by comparison, and
+        right-hand rows that exceed the caches are read once for all its tiles.
         """
         tiles, units = super().size(stream, numbers, of_panel, groups, cells), stream.compute_units
         rounds = tiles // (units * TILES)
-        uneven = of_panel and rounds < UNEVEN  # one triangle of K(U, U) is unequal work, which small work-items balance
+        # rows of a triangle of K(U, U) differ in length, so small work-items share the work better than large ones
+        uneven = of_panel and rounds < UNEVEN
         if uneven or "GROUPS" not in numbers:
             return tiles
         return min(tiles, units * max(1, min(rounds, int(groups * cells / (units * WORTH)))))
@@ -414,21 +421,26 @@ DENSE = Lanes()
 
 
 def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Variant:
-    """Return the program that copies rows of X from lane groups into a panel, the buffer of the rows U of K(X, U)."""
+    """Return the program that copies rows of X into a panel, the buffer of the right-hand rows U of K(X, U).
+
+    X is stored in lane groups, each of V rows side by side.
+    """
     made = *options(profile, dtype, d), f"-DUB={DENSE.width(profile, dtype, shape)}"
     return Variant(f"gather {dtype} {shape}", sources.cl("gram/gather"), made, "gather")
 
 
 class Arrangement(NamedTuple):
-    """Give the positions of clustered rows before any row is laid out.
+    """Say where each row will stand in the clustered layout, before any row is laid out.
+
+    A lane group is V similar rows stored side by side, and stores only the features that any of them has.
 
     Attributes
     ----------
     places
         two arrays: the number of the row at each position (n_pad,), -1 for padding; the position of each row (n,).
     groups
-        three arrays: the number of features of each lane group (V rows side by side); the index in the third array
-        where the group's features begin; the features of one lane group after the other.
+        three arrays: the number of features of each lane group; the index in the third array where the group's
+        features begin; the features of all lane groups, group by group.
     """
 
     places: Places
@@ -503,7 +515,7 @@ class Clustered(Lanes):
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         if of_panel or profile.style == "workgroup":
             return super().tile(profile, dtype, shape, of_panel)
-        # a clustered lane group has too few values for the processor's prefetcher, so the kernel prefetches by itself
+        # a clustered lane group has too few values to start the processor's prefetcher, so the kernel prefetches
         return {**self.single(profile, dtype, shape), "AHEAD": AHEAD}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:

@@ -1,11 +1,11 @@
 """Define the interface of a layout: how the rows of X are stored on a device and read by kernels.
 
     Survey: the facts about rows X that cost estimates use.
-    Plan: the chosen layout, the centre to subtract and the order of columns.
+    Plan: the chosen layout, the vector to subtract from each row and the order of columns.
     Layout: one way to store rows; it estimates costs, lays out rows and names its programs.
     Rows: rows that a layout has put on a device.
     Panel: buffers for the right-hand rows U of a product K(X, U).
-    Reader: an object that fills panels and yields the launches of products over the rows X.
+    Reader: an object that fills panels and yields the kernel launches that compute K(X, U).
 
 Letters: n rows, d features, and V lanes. A lane group is V consecutive rows, which kernels compute side by side.
 
@@ -34,7 +34,7 @@ from clsvm.opencl.stream import Buffer, Stream
 WHOLE = 8  # kernels that choose a working set read 8 rows at once, so padded row counts are multiples of 8
 WORKING = 512  # assumed number of right-hand rows U of a product K(X, U) if the caller gives none
 WAIT = 4 / 3  # factor on the cost of a multiply-add of K(X, U) if U has so few rows that a CPU waits for X from memory
-LAUNCHES = 20  # approximate number of launches in an outer iteration; each costs the profile's outer_cost / LAUNCHES
+LAUNCHES = 20  # an outer iteration has about this many launches, so a launch costs about outer_cost / LAUNCHES
 
 Text = tuple[str, list[str]]  # OpenCL text of a program, and its -D options
 Places = tuple[NDArray[np.int32], NDArray[np.int32]]  # the arrays Rows.order and Rows.position
@@ -81,7 +81,7 @@ class Survey:
     X
         the rows.
     density
-        share of rows in which a feature is not 0, for each feature that occurs.
+        for each feature with a nonzero entry, the share of rows in which it is not 0.
     working
         expected number of right-hand rows U in a product K(X, U).
     binary
@@ -112,24 +112,23 @@ class Survey:
 
     @cached_property
     def fill(self) -> float:
-        """Return the estimated number of columns that a cluster of similar rows would store in the clustered layout."""
+        """Return the estimated number of columns that the clustered layout would store for a cluster of rows."""
         return partition.sampled_fill(self.X, self.profile.lanes * self.profile.cluster)
 
     def overhead(self, values: float, launches: int) -> float:
         """Return the cost of a value of K(X, U) without the cost of its multiply-adds.
 
-        The kernel function and the store cost ``values`` times the profile's value_cost. ``values`` is a factor that
-        differs between layouts. The n * working values of K(X, U) share the cost of ``launches`` launches.
+        It is values * value_cost, for the kernel function and the store, plus launches * (cost of a launch) /
+        (number of values of K(X, U)). The factor ``values`` differs between layouts.
         """
         shared = launches * self.profile.outer_cost / LAUNCHES / (self.n * self.working)
         return values * self.profile.value_cost + shared
 
     def at_once(self, cells: float, values: float, launches: int) -> float:
-        """Return the cost of a value of K if multiply-adds overlap with the kernel function of other values.
+        """Return the cost of a value of K if multiply-adds run at the same time as kernel functions of other values.
 
-        The value takes ``cells`` multiply-adds. Its kernel function costs ``values`` times the profile's value_cost, as
-        in :meth:`overhead`. The result is little more than the larger of the two costs, plus a share of the cost of
-        ``launches`` launches.
+        The value takes ``cells`` multiply-adds, and its kernel function costs values * value_cost. Together
+        they cost little more than the larger of the two. Launches add as much as in :meth:`overhead`.
         """
         return math.hypot(cells, values * self.profile.value_cost) + self.overhead(0.0, launches)
 
@@ -165,8 +164,8 @@ class Rows:
     tile_cost
         cost of a value of K(U, U) among the right-hand rows U of a product K(X, U), in the same unit.
     layout_cost
-        cost of laying out one row on the device, in the same unit, if each product lays out all rows anew because the
-        device cannot hold them. It is 0 if the rows stay on the device.
+        cost of laying out one row on the device, in the same unit, if each product lays out all rows anew. It is 0 if
+        the rows stay on the device.
     words
         text that reports add to the description of the rows.
     """
@@ -225,10 +224,10 @@ class Panel:
     others
         further buffers that are freed with the panel.
     block
-        for CSR rows, where each feature stands in ``values`` (csr.PanelBlock). Each product fills ``values`` anew, with
-        one block after another.
+        for CSR rows, the place of each feature in ``values`` (csr.PanelBlock).
     listed
-        for CSR rows, the rows of X with which products fill ``values`` (csr.PanelRows).
+        for CSR rows, the rows of X that are the right-hand rows (csr.PanelRows). Each product copies them into
+        ``values`` anew, one block after another.
     """
 
     capacity: int
@@ -247,9 +246,9 @@ class Panel:
 
     @property
     def rows_stay(self) -> bool:
-        """Return whether each product copies the right-hand rows U from X into their buffer, the panel, anew.
+        """Return whether X must stay on the device while the panel, the buffer of right-hand rows U, is used.
 
-        If so, X has to stay on the device as long as the panel is used.
+        It must if each product K(X, U) copies the rows U from X into the panel anew.
         """
         return self.block is not None
 
@@ -298,8 +297,8 @@ class Reader(ABC):
     Attributes
     ----------
     norms
-        buffer of the squared norms of the rows X. If K(x, y) = f(sum_j e(x_j, y_j)), CSR rows have sum_j e(0, x_j) in
-        their place, from which kernels compute the sum in f.
+        buffer of the squared norms of the rows x of X. For CSR rows and a function K(x, y) = f(sum_j e(x_j, y_j)), it
+        holds the sums sum_j e(0, x_j) instead.
     width
         number of rows in a block of a panel. The sizes of working sets are multiples of it.
     """
@@ -311,7 +310,7 @@ class Reader(ABC):
         self.norms = rows.xx
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel for at least ``capacity`` right-hand rows U. Pass ``square`` to compute K(U, U) too."""
+        """Return an empty panel, a buffer of ``capacity`` or more right-hand rows U. ``square`` allows K(U, U) too."""
         shape = shape_class(max(3, capacity) if square else capacity)
         width = self.layout.width(self.stream.profile, self.rows.dtype, shape)
         capacity = -(-capacity // width) * width
@@ -326,7 +325,7 @@ class Reader(ABC):
 
     @abstractmethod
     def values_bytes(self, capacity: int) -> int:
-        """Return the bytes of the features of ``capacity`` right-hand rows U of K(X, U) in their buffer, the panel."""
+        """Return how many bytes a panel of ``capacity`` right-hand rows U of K(X, U) needs for their features."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         """Return a view of ``capacity`` rows of a panel, the buffers of the rows U of K(X, U), from row ``first`` on.
@@ -377,7 +376,7 @@ class Layout(ABC):
         whether zeros are left out, so that subtracting a centre would add entries.
     in_order
         whether rows keep the caller's order. If not, as in clusters, :meth:`row_bytes` may be larger than the true
-        size, which is known only after the rows are laid out.
+        size of a row.
     shared
         whether a panel holds all right-hand rows U of a product K(X, U) at once. Otherwise each block of U has a
         launch of its own.
@@ -388,8 +387,9 @@ class Layout(ABC):
     binary
         whether the entries of rows must be 0 or 1.
     plain
-        "", or the name of a layout that holds the same rows in less memory and takes less time to lay out. Layouts
-        with such a name store values of K before they add them, with weights, to sums.
+        the name of a simpler layout, or "". The simpler layout takes less memory and less time to lay out, and replaces
+        this one for rows that are read only once. If there is one, products with this layout store values of K first,
+        and then add them to weighted sums.
 
     clsvm/tools/emit.py prints these attributes in the headers of C programs:
 
@@ -421,7 +421,7 @@ class Layout(ABC):
 
     @abstractmethod
     def cost(self, survey: Survey) -> float | None:
-        """Return the cost of a value of K, in multiply-adds of dense rows, or None if "auto" skips the layout."""
+        """Return the cost of a value of K, in multiply-adds of dense rows, or None if "auto" may not choose it."""
 
     def setup_cost(self, survey: Survey) -> float:
         """Return how much more laying out a row costs than copying it, in multiply-adds of dense rows."""
@@ -439,16 +439,16 @@ class Layout(ABC):
         """Return the approximate size in bytes of a laid-out row of X, by which memory is budgeted."""
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
-        """Return the fixed part of the bytes that a panel of rows of X takes.
+        """Return the part of a panel's size in bytes that does not depend on its number of rows.
 
-        A panel is the buffer of the right-hand rows of a product, in blocks of ``width`` rows. Each of its rows takes
+        A panel is the buffer of right-hand rows, here rows of X, in blocks of ``width`` rows. Each of its rows takes
         :meth:`row_bytes` more.
         """
         return 0
 
     @abstractmethod
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
-        """Lay out X (n, d), less the plan's centre, on the device."""
+        """Subtract the plan's centre from the rows X (n, d), and lay them out on the device."""
 
     @abstractmethod
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
@@ -465,20 +465,20 @@ class Layout(ABC):
 
         The kernel's parameters are, in order:
 
-        - the first lane group, the number of lane groups, and the number of the row of X with which results begin;
+        - the first lane group, the number of lane groups, and the number of the first row of X that has results;
         - Launch.arguments;
         - the macros STORE_PARAMETERS, UPDATE_PARAMETERS and KERNEL_PARAMETERS of templates/gram/epilogue.mako.
 
-        The text takes its sizes from the macros V and INDEX (:func:`options`) and UB (:meth:`width`). Further macros
-        select a kind of product (programs.PRODUCTS). The text includes a template finish_*.mako, which implements
-        STORE, UPDATE, SYMMETRIC and SLABS. For SECTIONS, the kernel's body begins with the macro SECTION.
+        The text takes its sizes from the macros V and INDEX (:func:`options`) and UB (:meth:`width`). Other macros say
+        where the values of K go, such as STORE and UPDATE (programs.PRODUCTS). Templates finish_*.mako implement them.
+        Only SECTIONS needs more: the kernel's body begins with the macro SECTION.
         """
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
         """Return the OpenCL text and -D options of the kernel forward_back, or None if the layout has no such kernel.
 
-        The kernel computes K' H K v for coefficients v of several outputs, in one pass over the rows of K. H multiplies
-        each row's values K v by weights.
+        The kernel computes K' H K v for coefficients v of several outputs, in one pass over the rows of K. H has a
+        weight for each row, or a matrix for each row that couples its outputs.
         """
         return None
 
@@ -500,7 +500,7 @@ class Layout(ABC):
         """Return the number of work-items of a launch in SIMD style (on CPUs) over ``groups`` lane groups.
 
         A lane group is V rows stored side by side, and costs ``cells`` multiply-adds. ``numbers`` are the kernel's -D
-        options by name.
+        options by name. ``of_panel`` says whether the lane groups are right-hand rows U, for K(U, U), or rows of X.
         """
         return -(-groups // numbers.get("GROUPS", 1))
 
@@ -518,7 +518,7 @@ def options(profile: Profile, dtype: str, d: int = 0) -> list[str]:
 
 
 def packing(profile: Profile, source: DTypeLike, d: int, dtype: str) -> list[str]:
-    """Return the -D options of kernels that read the caller's rows, which have the dtype ``source`` and d features."""
+    """Return the compiler options (-D) of kernels that pack the caller's rows, of dtype ``source`` and d features."""
     return [*options(profile, dtype, d), f"-DINPUT={'float' if np.dtype(source) == np.float32 else 'double'}"]
 
 
