@@ -44,24 +44,25 @@ from clsvm.opencl.stream import Buffer, Stream
 Block = tuple[slice, Rows]  # a slice of X and its rows on the device
 # ROWS_SHARE: all rows stay on the device if they and the solver's state take at most this share of the free memory.
 # PLAIN_SHARE: an inverted index is built only if the rows and the index take at most this share of the free memory.
-# SHARE: blocks take at most this share of the device's free memory, and half as much if many passes over X follow.
+# SHARE: blocks take at most this share of the free memory, and half of it if a solver also caches rows of K.
 # WORKING_SHARE: share of the free memory that a working set may take if X passes through the device in blocks.
 ROWS_SHARE, PLAIN_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.5, 0.7
 # bytes of solver state for each row of X: gradient, coefficient, bounds, and indices in working set and row cache
 STATE_BYTES = 56
-BLOCK = 256 << 20  # largest size in bytes of a block of rows; if many passes over X follow, UNIFIED or COPIED instead
-# UNIFIED: largest size in bytes of a block if many passes over X follow and the device shares the host's memory.
-# COPIED: largest size in bytes of a block if many passes over X follow and the device has its own memory.
+BLOCK = 256 << 20  # largest size in bytes of a block of rows, if few passes over X follow
+# UNIFIED: largest size in bytes of a block if many passes over X follow, on a device that shares the host's memory.
+# COPIED: largest size in bytes of a block if many passes over X follow, on a device with its own memory.
 UNIFIED, COPIED = 2 << 20, 64 << 20
 MIN_ROWS = 1280  # blocks limited by UNIFIED may still have this many rows, since with fewer some cores would idle
-# ONE, TWO: a pass over X takes ONE times the memory of a block if one is on the device at a time, TWO times if two are.
-# COPY: replaces TWO on a device with its own memory, which also holds the rows of X from which the blocks are laid out.
+# ONE: a pass over X takes this multiple of a block's memory if one block is on the device at a time.
+# TWO: a pass over X takes this multiple of a block's memory if two blocks are on the device at a time.
+# COPY: a pass over X takes this multiple of a block's memory if rows of X must first be copied to the device.
 ONE, TWO, COPY = 1.1, 3, 5
 ROW_OVERHEAD = 16  # bytes of a row's squared norm and of its index in device order
 UNEVEN = 1.5  # a block of sparse rows has at most this many times the entries of an average block of full size
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
 # LAID: cost of laying out one value of a row, in multiply-adds of dense rows.
-# FILLED: the same if a kernel reads the row in host memory, and no copy of it is made for the device (Window).
+# FILLED: cost of laying out one value of a row if a kernel reads the row in host memory (Window).
 LAID, FILLED = 150, 20
 LARGER = 10 * 64  # most bytes that 10 buffers of laid-out rows gain if each size is rounded up to a multiple of 64
 SAMPLE = 64  # memory for right-hand rows is estimated from this many rows of X, those with the most nonzeros
@@ -71,14 +72,14 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
     """Return the operator for products with K over the rows X (n, d).
 
     The operator is a :class:`Gram` if device memory can hold the solver's state and all rows in the layout of ``plan``.
-    Otherwise it is a :class:`BlockGram`. Raises ValueError if memory_limit cannot hold a few blocks of rows, and the
-    errors of layouts.build.
+    Otherwise it is a :class:`BlockGram`. Raises ValueError if memory_limit cannot hold a few blocks of rows. Also
+    raises what layouts.build raises.
     """
     left, n, itemsize = stream.limit - stream.allocated, X.shape[0], np.dtype(dtype).itemsize
     plain = layouts.LAYOUTS[plan.kind].plain
     if plain and n * layouts.row_bytes(plan, X, itemsize) > PLAIN_SHARE * left:
         plan = replace(plan, kind=plain)  # the row cache makes better use of the memory than a large inverted index
-    # For clustered rows, row_bytes is an upper bound. They are laid out even if it is too large, and then measured.
+    # For clustered rows row_bytes is an upper bound, so they are laid out in any case, and their memory is then tested.
     if not layouts.LAYOUTS[plan.kind].in_order or n * layouts.row_bytes(plan, X, itemsize) <= ROWS_SHARE * left:
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
@@ -93,13 +94,14 @@ class Streamed:
     """Lay out X (n, d) block by block. X is dense or CSR, in memory or memory-mapped.
 
     ``row_extra`` is the number of bytes that the caller allocates for each row of a block. ``again`` says that many
-    passes over X follow: blocks are then smaller, every second pass runs backwards, and rows may be clustered.
+    passes over X follow. Blocks are then smaller, every second pass takes them from last to first, and rows may be
+    clustered.
 
     Attributes
     ----------
     single
-        the layout plan for rows that are selected by row number. It is also the plan for blocks, unless ``arrangement``
-        is set.
+        the layout plan for rows that :meth:`gathered` selects by row number. Blocks have this plan too, unless
+        ``arrangement`` is set.
     arrangement
         the order of clustered rows, or None for the order of X.
     slices
@@ -200,8 +202,8 @@ class Streamed:
                     used = made
             finally:
                 # Wait until the worker thread is idle, because the buffers that it fills are freed next.
-                # The executor's exit is not enough: before Python 3.13, Ctrl-C can mark a working thread as ended.
-                # A forked process has no worker thread to wait for.
+                # Leaving the executor's context may not wait: before Python 3.13, Ctrl-C can mark a thread as ended.
+                # Threads do not survive a fork, so a forked process has no worker thread to wait for.
                 if os.getpid() == process:
                     worker.submit(int).result()
 
@@ -260,18 +262,18 @@ class Window:
         # _cells[g]: number of stored values of the block whose first lane group is g
         self._cells = {of.start: int(before[of.stop] - before[of.start]) for of in groups}
         at = np.concatenate([before[of.start : of.stop] - before[of.start] for of in groups])
-        # arrays that kernels read in host memory: the order of the rows, and where each lane group's values begin; for
-        # clustered rows also the columns of each lane group
+        # Kernels read these arrays in host memory: the order of the rows, and where each lane group's values begin.
+        # For clustered rows, two more arrays list the columns of each lane group.
         self._where = [_aligned(one) for one in (rows.order, at, *(arranged.groups[1:] if arranged else ()))]
         self._packer = Packer(passing.stream, passing.X.dtype, rows.dtype, centre)
         self._panel_at: dict[int, Buffer] = {}
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[tuple[Rows, Iterator[range]]]:
-        """Yield the Rows that describe all of X, and an iterator that packs one block of X after another.
+        """Return a context with the Rows of all of X, and with an iterator that packs one block of X after another.
 
         The blocks are packed into the window, a buffer for one block that is freed when the context ends. For each
-        block, the iterator yields the numbers of the lane groups (V rows each) that the window then holds.
+        block, the iterator yields the indices of the lane groups (V rows each) that the window then holds.
         """
         stream, X, rows, itemsize = self._stream, self._passing.X, self._rows, self._passing.itemsize
         n, d = X.shape
@@ -320,20 +322,23 @@ def _aligned(array: NDArray[Any]) -> NDArray[Any]:
 class Fetched:
     """Describe the rows of X with which a panel, the buffer of right-hand rows, was filled.
 
-    Rows of X are laid out on the device and then copied into the panel, or a :class:`Window` packs them into the panel
-    directly. In the CSR layout the laid-out rows stay, because every product copies them into the panel again.
+    The rows are copied into the panel in one of two ways:
+
+        laid out: the rows are first laid out on the device. In the CSR layout these laid-out rows stay there, because
+            every product copies them into the panel again.
+        packed: a :class:`Window` packs the rows into the panel directly.
 
     Attributes
     ----------
     at
-        buffer with a number for each place in the panel: the position of its row among the laid-out rows, or the row
-        number in X if a Window packed the row. -1 means a zero row.
+        buffer with a number for each place in the panel: the position of a row among the laid-out rows, or the row
+        number in X of a packed row. -1 means a zero row.
     count
         number of right-hand rows in the panel.
     ids
-        ascending row numbers in X of the laid-out rows that stay, or None.
+        ascending row numbers in X of the laid-out rows that stay on the device; None if none stay.
     gram
-        operator over the laid-out rows that stay, or None.
+        operator over the laid-out rows that stay on the device; None if none stay.
     """
 
     at: Buffer
@@ -343,7 +348,7 @@ class Fetched:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return the buffers to free with the panel: ``at``, and the buffers of laid-out rows that stay."""
+        """Return the buffers to free with the panel: ``at``, and the buffers of the rows of ``gram``."""
         return (self.at, *self.gram.buffers()) if self.gram else (self.at,)
 
 
@@ -355,7 +360,7 @@ class BlockGram(Operator):
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> None:
         self.stream, self.kernel = stream, kernel
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
-        # _rows_stay: whether the device keeps laid-out right-hand rows, since each product copies them to the panel
+        # _rows_stay: whether right-hand rows stay laid out on the device, as CSR rows do, which products copy again
         self._rows_stay = not layouts.LAYOUTS[streamed.single.kind].shared
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
@@ -369,16 +374,17 @@ class BlockGram(Operator):
         self._share = streamed.share
         stream.reserve(self._share)
         self._window: Window | None = None
+        # A Window's kernel packs rows from host memory and subtracts the centre, for which the device needs float64.
         near = not self._rows_stay and streamed.near and not stream.profile.lacks("float64")
         self.rows = self._first_pass(FILLED if near else LAID)
-        if near:  # the device then has float64, in which the kernel that packs rows for a Window subtracts the centre
+        if near:
             self._window = Window(streamed, self.rows, plan.centre)
 
     def _first_pass(self, laid: float) -> Rows:
         """Make a first pass over the blocks of X, and return one :class:`Rows` that describes all rows.
 
-        The result has the squared norms of all rows, and costs averaged over them. ``laid`` is the cost of laying out
-        one value of X in a later pass, in multiply-adds of dense rows.
+        The result has the squared norms of all rows, costs averaged over them, and the cost of laying out a row in a
+        later pass. ``laid`` is the cost of laying out one value, in multiply-adds of dense rows.
         """
         norms: list[NDArray[Any]] = []
         laid_out: list[Rows] = []
@@ -400,9 +406,9 @@ class BlockGram(Operator):
     def _each_block(self, work: Callable[[Gram, range, int], None]) -> None:
         """Call ``work(gram, groups, base)`` for each block of X.
 
-        ``gram`` is a Gram of the block or of all rows. ``groups`` are the numbers of the block's lane groups (V rows
-        each) in it. Row i of X is row i + base of ``gram``. So ``base`` is 0 for a Gram of all rows, and -b for a Gram
-        of the block that begins at row b. Buffers that ``work`` makes are freed after each block.
+        ``gram`` is a Gram of the block or of all rows. ``groups`` are the indices of the block's lane groups (V rows
+        each) in ``gram``. Row i of X is row i + base of ``gram``. For a Gram of all rows ``base`` is 0. For a Gram of
+        the block that begins at row b it is -b. Buffers that ``work`` makes are freed after each block.
         """
         with self.unreserved():
             if self._window:
@@ -426,9 +432,8 @@ class BlockGram(Operator):
     def panel(self, capacity: int, square: bool = False) -> Panel:
         """Return an empty panel, a buffer with room for ``capacity`` or more right-hand rows U of a product K(X, U).
 
-        Set ``square`` if :meth:`tile` or :meth:`between` will compute K among right-hand rows from the panel. In the
-        CSR layout every product copies U from laid-out rows into the panel again. Memory for these rows is then
-        allocated too.
+        Set ``square`` if :meth:`tile` or :meth:`between` will compute K between right-hand rows of the panel. In the
+        CSR layout, memory for the laid-out rows U is allocated too, since every product copies them again.
         """
         with self.stream.tentative():
             made = self._few.panel(capacity, square)
@@ -437,7 +442,7 @@ class BlockGram(Operator):
                 made.fetched.ids = np.sort(self._longest[:capacity])
                 made.fetched.gram = self._fetch(made.fetched.ids)
             if square:
-                # Make this buffer last: later panels use it too, but an error after it was made would free it.
+                # Allocate this buffer last: other panels share it, and a later error here would free it.
                 self._few.slot(made.capacity)
         return made
 
@@ -472,14 +477,14 @@ class BlockGram(Operator):
             if not np.isin(ids, fetched.ids, assume_unique=True).all():
                 stream.finish()
                 stream.free(*fetched.gram.buffers())
-                fetched.ids, fetched.gram = ids[:0], None  # no freed Gram remains here if laying out fails
+                fetched.ids, fetched.gram = ids[:0], None  # forget the freed Gram, since laying out may fail
                 fetched.ids, fetched.gram = ids, self._fetch(ids)
             self._gather(panel, fetched.gram, fetched.ids, wanted, count)
         elif self._window and panel.width == self.rows.lanes:
             stream.write(fetched.at, wanted)
             self._window.gather(panel, fetched.at)
         else:
-            # Even if no row is wanted, one row is laid out, since the call that copies rows also clears the panel.
+            # Lay out at least one row, because only the call that copies rows sets the panel's other places to zero.
             ids = ids if len(ids) else self._longest[:1]
             step = max(SAMPLE, self._share // self._row)
             with self.unreserved():
@@ -511,9 +516,9 @@ class BlockGram(Operator):
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         """Add D K(U, X) to the sums c, and write K(U, X) into ``store``, in one pass over all blocks of X.
 
-        U are the right-hand rows of ``panel``, and X the operator's rows. ``update`` holds the weights D and the sums
-        c. ``store`` or ``update`` may be None. ``end`` is ignored: X are always all rows. If the panel has no
-        right-hand rows, no pass is made.
+        U are the right-hand rows of ``panel``, and X the operator's rows. The buffer ``count`` holds the number of
+        rows U. ``update`` holds the weights D and the sums c. ``store`` or ``update`` may be None. ``end`` is ignored,
+        so the product takes all rows of X. If the panel has no right-hand rows, no pass is made.
         """
         if panel.fetched.count:
             self._each_block(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))

@@ -48,13 +48,13 @@ from clsvm.opencl.stream import Buffer, Stream
 Vector = NDArray[np.float64]
 # bytes of a tile of K: OF_UNIT for each CPU core with SIMD kernels, OF_DEVICE for a whole GPU with work-group kernels
 OF_UNIT, OF_DEVICE = 8 << 20, 64 << 20
-MIN_TILE_ROWS = 4096  # with work-group kernels a tile of K has at least this many rows, however long a row of K is
+MIN_TILE_ROWS = 4096  # on a GPU a tile of K usually has at least this many rows
 # Constants of OnePass:
 EACH = 4  # number of work-items for each compute unit in a launch
 CACHE = 2 << 20  # bytes of kernel values in a work-item's scratch memory, about as much as a core's cache holds
 # A work-item's scratch memory holds the kernel values of MIN_SUB to MAX_SUB lane groups. A lane group is V rows of X.
 MIN_SUB, MAX_SUB = 2, 8
-SEVERAL = 4  # for fewer outputs, a work-item's scratch memory holds at most MAX_SUB / 2 lane groups (V rows each)
+SEVERAL = 4  # for fewer than this many outputs, MAX_SUB / 2 replaces MAX_SUB
 
 
 def usual_tile_bytes(stream: Stream, row: int) -> int:
@@ -71,7 +71,7 @@ class RowTile(NamedTuple):
     Attributes
     ----------
     groups
-        numbers of the tile's lane groups.
+        indices of the tile's lane groups.
     first
         position of the tile's first row among all rows of K.
     rows
@@ -94,14 +94,17 @@ class RowTile(NamedTuple):
 class Weights(NamedTuple):
     """Hold on the device the matrices H of :meth:`Sums.forward_back`, one matrix (k, k) for each row.
 
+    With ``shares``, H is w (diag(P) - P P') for a row's weight w and its probabilities P (k,). Otherwise H is diagonal,
+    and its entries are the row's weights.
+
     Attributes
     ----------
     w
-        buffer of the rows' weights.
+        buffer of the rows' weights, (n_pad,), or (k, n_pad) if ``per_output`` is 1.
     per_output
         whether each output has its own weights (1) or all outputs share them (0).
     shares
-        buffer of the rows' probabilities P (k, n_pad), or None if H is diagonal.
+        buffer of the probabilities P of all rows (k, n_pad), or None if H is diagonal.
     """
 
     w: Buffer
@@ -112,7 +115,7 @@ class Weights(NamedTuple):
 class Sums:
     """Compute products with K(X, U) for ``k`` outputs. X are the rows of ``gram``, and U the ``m`` rows in ``panel``.
 
-    The panel, a buffer, must be made with ``square``, so that its capacity is a multiple of ROWS_EACH. ``tile_bytes``
+    The panel, a buffer, must be made with square=True, so that its capacity is a multiple of ROWS_EACH. ``tile_bytes``
     is the size in bytes of a tile, a block of rows of K. With ``keep``, the constructor computes and stores all of K,
     and later passes do not read X. Raises ValueError if memory_limit is too small.
     """
@@ -167,7 +170,7 @@ class Sums:
         return placed
 
     def forward(self, V: Vector) -> Vector:
-        """Return V K(U, X) (k, n) for the Gram's rows X and the panel's rows U, given V (k, m)."""
+        """Return V K(U, X) (k, n) for the rows X of ``gram`` and the rows U of ``panel``, given V (k, m)."""
         stream, rows = self.gram.stream, self.gram.rows
         stream.write_wide(self._v, self._padded(V))
         T = np.empty((self.k, rows.n_pad))
@@ -177,7 +180,7 @@ class Sums:
         return T[:, rows.position]
 
     def back(self, R: Vector) -> Vector:
-        """Return R K(X, U) (k, m) for the Gram's rows X and the panel's rows U, given R (k, n)."""
+        """Return R K(X, U) (k, m) for the rows X of ``gram`` and the rows U of ``panel``, given R (k, n)."""
         stream, placed = self.gram.stream, self._to_device_order(R)
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
         part_of = np.zeros((self.k, self._ld))
@@ -190,10 +193,10 @@ class Sums:
         return self._read()
 
     def forward_back(self, V: Vector) -> Vector:
-        """Return the transpose (k, m) of K' H K V', for K = K(X, U) and V (k, m).
+        """Return the sum of H_i V K(U, x_i) K(x_i, U) over the rows x_i of ``gram``, (k, m), given V (k, m).
 
-        X are the Gram's rows, U the panel's rows, and k the number of outputs. H multiplies each row of K V' by a
-        matrix (k, k) of its own, which :meth:`set_weights` sets.
+        U are the rows of ``panel``, and k is the number of outputs. :meth:`set_weights` sets each row's matrix H_i
+        (k, k).
         """
         stream, rows, at = self.gram.stream, self.gram.rows, self._weights
         stream.write(self._v, self._padded(V).astype(rows.dtype))
@@ -229,7 +232,7 @@ class Sums:
             self._kernels["zero_padding", False]((stop - begin,), None, *given)
 
     def _forward(self, part: RowTile, exact: bool = False) -> None:
-        """Compute K(X, U) V for the rows X of a tile of K. The buffer ``_v`` holds V, and ``_t`` receives the result.
+        """Compute T = K(X, U) V for the rows X of a tile of K. The buffer ``_v`` holds V, and ``_t`` receives T.
 
         With ``exact`` all sums are in wide numbers, which are doubles or pairs of floats.
         """
@@ -277,11 +280,11 @@ class OnePass:
 
     @staticmethod
     def of(gram: Gram, panel: Panel, k: int, limit: int) -> OnePass | None:
-        """Return a OnePass for ``k`` outputs, and for a panel that holds the right-hand rows U of products K(X, U).
+        """Return a OnePass, which computes K' H K V for ``k`` outputs. The panel, a buffer, holds the rows U.
 
-        Return None if the layout or the device has no program for the pass, or if the scratch memory of one work-item
-        exceeds ``limit`` bytes. That memory holds values of K, the sums K V in wide numbers (doubles or pairs of
-        floats) and in the dtype of K, and the sums K' H K V.
+        Return None if the layout or the device has no program for K' H K V, or if a work-item's scratch memory exceeds
+        ``limit`` bytes. That memory holds values of K, the sums K V, and the sums K' H K V. The sums K V are there
+        twice: in wide numbers (doubles or pairs of floats), and in the dtype of K.
         """
         stream, rows = gram.stream, gram.rows
         sub, real = MAX_SUB if k >= SEVERAL else MAX_SUB // 2, np.dtype(rows.dtype).itemsize
@@ -294,7 +297,11 @@ class OnePass:
         return OnePass(gram, panel, k, made, scratch, items) if made and items else None
 
     def add(self, V: Buffer, weights: Weights, out: Buffer, count: Buffer) -> None:
-        """Add K(X, U)' H K(X, U) V to ``out`` (k, capacity). V is (k, capacity) in K's dtype; ``weights`` holds H."""
+        """Add the product K' H K V to the buffer ``out``. The buffer ``count`` holds the number of rows U.
+
+        V and ``out`` are transposed: (k, capacity), with the panel's capacity. V is in the dtype of K. ``weights``
+        holds H.
+        """
         gram, panel, k, n = self._gram, self._panel, self._k, np.int64(self._gram.rows.n_pad)
         given: tuple[Any, ...] = (k, panel.capacity, V, n, *weights, self._absent, *self._scratch)
         step, size = self._items * programs.BLOCK, k * panel.capacity
@@ -308,7 +315,7 @@ class OnePass:
 
 _DTYPES = [np.float64, np.float32]
 SHARE = 0.7  # largest share of the free memory for the rows X or for a stored K; a pass needs little other memory
-# USED is the cost of using a value of K in a SIMD pass after computing it, in multiply-adds of dense rows.
+# USED is the cost of adding a computed value of K to the sums of a SIMD pass, in multiply-adds of dense rows.
 # IN_ORDER is the cost of reading rows of K in order, as a share of the profile's cache_cost for scattered rows.
 USED, IN_ORDER = 20.0, 0.7
 PROBE = 4096  # largest number of rows from which the cost of a value of K is estimated
@@ -394,7 +401,7 @@ def kernel_matrix(
         plan = layouts.choose(stream.profile, X, kernel.spec)
         of_x, of_y = (measures(kernel, rows, plan).extent for rows in (X, Y))
         if dtype == "float32" and outside(kernel, of_x, of_y, dtype, X.shape[1]):
-            dtype = "float64"  # K is computed in float64; the result still has the caller's dtype
+            dtype = "float64"  # compute K in float64, and round it to float32 in ``out``
         if dtype == "float64":
             check_range(kernel, of_x, of_y, X.shape[1])
         if stream.profile.lacks(dtype):
@@ -428,8 +435,9 @@ def _fill(stream: Stream, kernel: Kernel, plan: Plan, dtype: str, X: Data, Y: Da
 
 
 class Cross:
-    """Compute products with K(X, C) in ``dtype`` for ``k`` outputs. X (n, d) are rows and C (m, d) inducing points,
-    dense or CSR.
+    """Compute products of K(X, C) with matrices of ``k`` columns, for rows X and inducing points C.
+
+    X (n, d) and C (m, d) are dense or CSR. K is in ``dtype``.
 
     Attributes
     ----------
@@ -440,7 +448,7 @@ class Cross:
     passes
         number of passes over K so far.
     cost
-        cost of a value of K in one pass, in multiply-adds of dense rows.
+        cost of computing or reading a value of K in one pass; the unit is one multiply-add of a product of dense rows.
 
     ``centres`` holds C. ``keep`` says whether K may stay on the device. Raises ValueError if memory_limit is too small.
     """
@@ -462,13 +470,14 @@ class Cross:
         self._lay_out(keep)
 
     def _lay_out(self, keep: bool) -> None:
-        """Choose ``way``: "rows", "stored" or "streamed". ``keep`` says whether K may be stored on the device.
+        """Choose ``way``: "rows" keeps X on the device, "stored" keeps K there, and "streamed" keeps neither.
 
-        Lay out all rows of X if ``way`` is "rows", or compute and store K if it is "stored".
+        Then lay out all rows of X for "rows", or compute and store K for "stored". ``keep`` says whether K may be
+        stored.
         """
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.allocated, layouts.row_bytes(self._plan, self._X, itemsize)
-        # ``values``: bytes of a row of K. ``sums_bytes``: bytes of the row's sums and weights in class Sums.
+        # ``values``: bytes of a row of K. ``sums_bytes``: bytes that class Sums allocates for each row of X.
         values, sums_bytes = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)
         self._tile = min(usual_tile_bytes(stream, values), left // 8)
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, sums_bytes)
@@ -512,7 +521,10 @@ class Cross:
         return K
 
     def set_weights(self, w: Vector | None = None, shares: Vector | None = None) -> None:
-        """Set each row's matrix H for later calls of :meth:`forward_back`; see Sums.set_weights for the arguments."""
+        """Set the matrix H (k, k) of each row of X for later calls of :meth:`forward_back`.
+
+        ``w`` holds weights, (n,) or (k, n), and ``shares`` (k, n) probabilities, as in :meth:`Sums.set_weights`.
+        """
         self._weights = w, shares
         for rows, sums in self._blocks:
             self._weigh(sums, rows)
@@ -531,10 +543,10 @@ class Cross:
         return self._total(lambda rows, sums: sums.back(R[:, rows]))
 
     def forward_back(self, V: Vector) -> Vector:
-        """Return the transpose (k, m) of K' H K V', for K = K(X, C) and V (k, m).
+        """Return the sum of H_i V K(C, x_i) K(x_i, C) over all rows x_i, an array (k, m), given V (k, m).
 
-        X are rows, C inducing points, and k the number of outputs. H multiplies each row of K V' by a matrix (k, k) of
-        its own, which :meth:`set_weights` sets.
+        C are the inducing points, and k is the number of outputs. :meth:`set_weights` sets each row's matrix H_i
+        (k, k).
         """
         return self._total(lambda rows, sums: sums.forward_back(V))
 
@@ -544,7 +556,7 @@ class Cross:
         return out
 
     def _each_block(self, one: Callable[[slice, Sums], object]) -> None:
-        """Call ``one`` with the slice of rows and the Sums of each block, and count one pass over K."""
+        """Call ``one`` for each block of X, with the block's slice of rows and its Sums, and count one pass over K."""
         self.passes += 1
         for rows, sums in self._blocks:
             one(rows, sums)

@@ -32,7 +32,7 @@ from clsvm.opencl.stream import Stream
 from clsvm.threads import one_thread
 
 Vector = NDArray[np.float64]
-# a function that takes row numbers (r,) and coefficients b (problems, n), and returns K b at these rows (problems, r)
+# Exact: a function that takes row numbers (r,) and coefficients b (problems, n), and returns these rows of K b
 Exact = Callable[[NDArray[np.intp], Vector], Vector]
 
 HOST = 1 << 22  # the host computes sums that take at most this many multiply-adds
@@ -52,8 +52,8 @@ BLOCK_VALUES = 1 << 15  # number of values of K in a block on the host, so that 
 def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
     """Return a function that computes rows of K b in float64, given row numbers and coefficients b.
 
-    The function keeps to the memory budget of the stream of ``gram``. It reads at most about FETCHED bytes of rows, and
-    as many of support vectors, at a time, since X may be memory-mapped.
+    The function keeps to the memory budget of ``gram.stream``. X may be memory-mapped, so at most about FETCHED bytes
+    of rows and FETCHED bytes of support vectors are read at a time.
     """
     stream, kernel = gram.stream, gram.kernel
     step = max(1, FETCHED // max(1, X.nnz * 12 // X.shape[0] if sp.issparse(X) else X.shape[1] * X.itemsize))
@@ -99,8 +99,8 @@ def symmetric_sums(
     The sums agree with :func:`responses` up to rounding. Return None if :func:`responses` would be faster, or if memory
     is too small.
 
-    Only half of the symmetric K among the requested rows and the support vectors is computed: values between each block
-    of rows and all rows up to the block's end. A value K(x, y) is used for the sum at x and for the sum at y.
+    Only half of the symmetric K among the requested rows and the support vectors is computed: each block of rows is
+    paired with the rows before its end. A value K(x, y) is used for the sum at x and for the sum at y.
     """
     plan, both = layouts.cheaper_plan(plan, X), np.union1d(rows, support).astype(np.int32)
     laid_in_order = layouts.LAYOUTS[plan.kind].in_order
@@ -118,8 +118,8 @@ def symmetric_sums(
 def _symmetric(gram: Gram, b: Vector) -> Vector:
     """Return b K (problems, n) for coefficients b (problems, n), computing only half of the symmetric K of ``gram``.
 
-    The layout of ``gram`` must keep the caller's order of rows. The caller frees the buffers, by Stream.scratch. Raises
-    MemoryLimitError if the memory budget cannot hold one block of rows.
+    The layout of ``gram`` must keep the caller's order of rows. Call this function inside ``with stream.scratch()``,
+    which frees its buffers. Raises MemoryLimitError if the memory budget cannot hold one block of rows.
     """
     stream, rows, problems = gram.stream, gram.rows, len(b)
     n, n_pad, V = rows.n, rows.n_pad, rows.lanes
@@ -166,8 +166,8 @@ def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vec
     if far.size:
         precision.check(found.some(far))
         rows = X[far] if near.any() else X
-        # A device computes |x - y|^2 from norms and inner products. If even float64 is then too imprecise (``rough``),
-        # the host computes it as the sum of (x_j - y_j)^2.
+        # rough: |x - y|^2 from norms and inner products, as a device computes it, is too imprecise even in float64.
+        # If ``rough``, the host computes |x - y|^2 as the sum of (x_j - y_j)^2.
         rough = kernel.spec.of_distance and not kernel.spec.element and not precision(found.some(far), "float64").all()
         if double and not (rough or stream.profile.lacks("float64")):
             out[:, far] = support.responses(stream, rows, coefficients, groups)
@@ -182,19 +182,20 @@ def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vec
 def _in_float64(
     stream: Stream, kernel: Kernel, plan: Plan, X: Data, others: tuple[Data, Vector, Sequence[int]], on_host: bool
 ) -> Vector:
-    """Return the sums over support vectors that :meth:`Support.responses` defines, for the rows X, in float64.
+    """Return sums of K(S, X) over the support vectors S, weighted by their coefficients, in float64.
 
-    ``others`` holds the support vectors, their coefficients, and the end of each group of support vectors. The host
-    computes the sums if ``on_host`` is set, or if the device lacks doubles or memory. It computes one block of K after
-    another within the free part of the memory budget. Raises MemoryLimitError if the budget is too small for a block.
+    Each group of support vectors has its own sums, as in :meth:`Support.responses`. ``others`` holds S, the
+    coefficients, and the end of each group. The host computes the sums if ``on_host`` is set, or if the device lacks
+    doubles or memory. It computes one block of K after another within the free part of the memory budget. Raises
+    MemoryLimitError if the budget is too small for a block.
     """
     support, b, ends = others
     if not (on_host or stream.profile.lacks("float64")):
-        # If the memory budget or the largest device buffer is too small for a tile of K, the host computes all sums.
+        # If memory or the largest buffer is too small for a tile of K, the host computes all sums over S below.
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             return Support(stream, kernel, plan, support, "float64", ends, keep=False).responses(stream, X, b)
     n, m = X.shape[0], support.shape[0]
-    most = X.shape[1]  # largest number of columns in which a row has entries
+    most = X.shape[1]  # upper bound of the number of entries in a row
     if sp.issparse(X) and sp.issparse(support):
         most = max(int(np.diff(rows.indptr).max(initial=0)) for rows in (X, support))
 
@@ -219,8 +220,8 @@ def _in_float64(
 class HostBlocks:
     """Compute blocks of K (n, n) in float64 on the host. X holds the rows (n, d), or K itself for a precomputed kernel.
 
-    If ``whole`` is set, all of K is computed and stored once the requested blocks sum to n^2 values. Distances
-    are sums of (x_j - y_j)^2, so that for dense rows a value of K has the same bits in every block.
+    If ``whole`` is set, all of K is computed and stored as soon as the requested blocks add up to n^2 values. Distances
+    are then sums of (x_j - y_j)^2, so that for dense rows a value of K has the same bits in every block.
 
     If ``whole`` is not set, ``centre`` (d,) is subtracted from the rows, and distances are computed from norms and
     inner products. They are as precise as on a device, and for long rows much faster to compute.

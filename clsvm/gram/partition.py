@@ -5,9 +5,10 @@ densely if it is then read faster, by the profile's costs (:class:`Gain`). Colum
 that columns which are read often stand together. Reference: Xie et al. 2023 (BoostSVM), whose limits of density are
 fixed numbers.
 
-Clusters: rows of a cluster are nonzero in similar columns. The device takes one row after another. A row joins the
-active cluster S for which the fewest additional zeros must be stored. Let Jx be the columns in which the row is not 0,
-JS the union of these columns over the cluster's rows, and |S| the number of the cluster's rows:
+Clusters: rows of a cluster are nonzero in similar columns. Several clusters, the active ones, are filled at a time. The
+device takes one row after another. A row joins the active cluster S for which the fewest additional zeros must be
+stored. Let Jx be the columns in which the row is not 0, JS the union of these columns over the cluster's rows, and |S|
+the number of the cluster's rows:
 
     additional zeros = |S| |Jx - JS| + |JS - Jx|.
 
@@ -15,7 +16,8 @@ A full cluster is no longer active, and a new one takes its place. Reference: GT
 ``max(k, n / l)`` is a misprint for ``min(k, n / l)``.
 
 GTSVM takes the rows in random order. That order is best while the active clusters are a large share of all clusters.
-Otherwise rows are sorted by a few informative columns, and pieces of this order are clustered in parallel.
+Otherwise rows are sorted by a few columns that tell most about the others (:func:`informative_columns`). Pieces of this
+order are clustered in parallel.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Gain:
         cost of a sparse entry, divided by the cost of a value of a densely stored column. If ``power`` is 2, ``entry``
         is the square root of this ratio.
     power
-        1 for CSR entries, 2 for an inverted index.
+        1 for CSR entries. 2 for an inverted index, whose cost grows with the number of pairs of entries in a column.
     least
         columns are stored densely only if their savings sum to more than this number.
     """
@@ -149,12 +151,13 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
 
 ACTIVE = 64  # number of active clusters, which are the clusters that a row can join; the default of GTSVM
 _GROUP = 64  # number of work-items of a work-group that assigns rows to clusters
-_LANES = 16  # number of active clusters whose bit sets of columns are stored side by side
-EXCESS = 0.85  # a cluster stores about this share of the zeros that a group of as many sorted rows would store
-_CROSSING = 8  # rows are sorted before clustering if there are this many times as many clusters as a row can join
-_SAMPLE = 2048, 1 << 22  # largest number of rows, and of values, in the sample that finds informative columns
-_TELLING = 32  # largest number of informative columns
-_SORTED = 8192, 1 << 24  # largest number of rows, and of values, from which a cluster's number of columns is estimated
+_LANES = 16  # number of active clusters (which a row can join) whose bit sets of columns are stored side by side
+# A cluster's rows are stored in all columns in which one of them is nonzero, so that zeros are stored too.
+EXCESS = 0.85  # zeros that a cluster stores, divided by those of as many neighbours among rows sorted by similarity
+_CROSSING = 8  # rows are sorted before clustering if there will be at least _CROSSING * ACTIVE clusters
+_SAMPLE = 2048, 1 << 22  # largest number of rows, and of values, in the sample that finds columns to sort by
+_TELLING = 32  # largest number of columns by which rows are sorted
+_SORTED = 8192, 1 << 24  # largest number of rows, and of values, in the sample that estimates a cluster's columns
 _STAGING = 256 << 20  # bytes of dense rows that are copied to the device at a time
 
 
@@ -205,7 +208,7 @@ def cluster(
     n, d = X.shape
     most = (size + 1) * d
     if most >= 2**31:
-        raise ValueError(f"clusters of {size} rows of {d} features may add {most} zeros, expected at most {2**31 - 1}")
+        raise ValueError(f"a row of {d} features may add {most} zeros to a cluster, expected at most {2**31 - 1}")
     clusters = -(-n // size)
     if not n * d:
         places = np.arange(clusters * size, dtype=np.int32)
@@ -230,7 +233,8 @@ def _words(d: int) -> int:
 def _patterns(stream: Stream, X: Any, centre: NDArray[np.float64] | None) -> Buffer:
     """Return a device buffer (n, words) of uint32 with a set of d bits for each row of X (n, d).
 
-    Bit j of row i is set if X[i, j] is not 0; for dense X with a ``centre``, if X[i, j] differs from centre[j].
+    Bit j of row i is set if X[i, j] is not 0. For dense X with a ``centre``, it is set if X[i, j] is not
+    centre[j].
     """
     n, d = X.shape
     name = "pattern_csr" if sp.issparse(X) else "pattern_dense"
@@ -257,8 +261,8 @@ def _assign(
     """Divide n rows of d columns into clusters of ``size`` rows.
 
     The buffer ``patterns`` holds each row's bit set of nonzero columns. ``walk`` is the order in which rows join
-    clusters. It is cut into ``pieces`` parts that are clustered independently. A row chooses among at most ``active``
-    clusters.
+    clusters. It is cut into ``pieces`` parts that are clustered independently. In each part at most ``active`` clusters
+    are filled at a time, and a row joins one of them.
     """
     clusters, words = -(-n // size), _words(d)
     order = np.full(clusters * size, -1, np.int32)
@@ -278,7 +282,7 @@ def _assign(
 
 
 def _sorted(patterns: NDArray[np.uint32], d: int) -> NDArray[np.intp]:
-    """Return an order (n,) of the rows in which neighbours are similar, given the rows' bit sets (n, words)."""
+    """Return an order (n,) of rows in which neighbours are similar, given the bit sets of their nonzero columns."""
     sample = sampled(patterns, d, *_SAMPLE).astype("<u4").view(np.uint8)
     columns = informative_columns(np.unpackbits(sample, axis=1, count=d, bitorder="little"))
     return by_pattern(patterns[:, columns // 32] >> (columns % 32).astype(np.uint32) & 1)
@@ -329,9 +333,9 @@ def sampled_fill(X: Any, size: int) -> float:
     """Estimate the average number of columns in a cluster of ``size`` rows, without a device.
 
     A row has the columns in which it is not zero, and a cluster has all columns of its rows. A sample of rows is sorted
-    by a few columns that tell most about the others. The sorted rows are cut into groups of ``size`` neighbours.
-    ``fill`` is the mean number of columns of a group, and ``of_row`` that of a row. Clusters of similar rows have fewer
-    columns than such groups. The estimate is therefore of_row + EXCESS * (fill - of_row), with EXCESS < 1.
+    by the columns that :func:`informative_columns` selects, and cut into groups of ``size`` neighbours. ``fill`` is the
+    mean number of columns of a group, and ``of_row`` that of a row. Clusters have fewer columns than such groups. So
+    their number of columns is estimated as of_row + EXCESS * (fill - of_row), with EXCESS < 1.
     """
     sample = sampled(X, X.shape[1], *_SORTED)
     groups = sample.shape[0] // size

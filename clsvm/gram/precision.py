@@ -28,7 +28,7 @@ from clsvm.kernels.expression import INVALID, Extent
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-# largest error that intermediate values outside the dtype's range may cause, as a share of the largest kernel value
+# largest accepted error from overflow or underflow of intermediate values, as a share of the largest kernel value
 LOST = 1e-4
 EPS = float(np.finfo(np.float64).eps)
 DECISION_ERROR = 5e-3  # largest accepted error bound of a decision value computed from float32 kernel values
@@ -53,9 +53,9 @@ class Measures(NamedTuple):
 
     @property
     def extent(self) -> Extent:
-        """Return the largest and smallest number in ``sizes``, the largest in ``high``, and the smallest in ``low``.
+        """Return the extremes over all rows: of squared norms in ``sizes``, and of entries in ``high`` and ``low``.
 
-        The smallest numbers are of those above 0. A number is 0 if there is none.
+        The smallest squared norm and entry are taken over positive numbers only. Without numbers, an extreme is 0.
         """
         return Extent(_most(self.sizes), _least(self.sizes), _most(self.high), _least(self.low))
 
@@ -73,7 +73,7 @@ def _least(numbers: Vector) -> float:
 
 
 def measures(kernel: Kernel, X: Data, plan: Plan) -> Measures:
-    """Compute on the host the Measures of the centred rows X - plan.centre, given X (n, d)."""
+    """Compute on the host the Measures (norms and extreme entries) of the centred rows X - plan.centre."""
     step = max(1, (1 << 22) // max(1, X.shape[1]))
     found = [(np.zeros(0), np.zeros(0), np.zeros(0))]
     for start in range(0, X.shape[0], step):
@@ -143,10 +143,10 @@ class Scales(NamedTuple):
 def scales(
     kernel: Kernel, sizes: Vector, extent: Extent, d: int, dtype: str, asked: str, error: float | None = None
 ) -> Scales:
-    """Return the rounding errors of kernel values in ``dtype`` among n rows of d features.
+    """Return the largest rounding errors of kernel values among n rows of d features, in ``dtype`` and in float64.
 
-    ``sizes`` (n,) holds the squared norms of the rows (Measures.sizes). ``extent`` holds the largest and smallest of
-    them, and of the rows' entries. ``error`` is the relative error of an inner product; None means the dtype's eps.
+    ``sizes`` (n,) holds the squared norms of the rows (Measures.sizes). ``extent`` holds the largest and smallest
+    squared norm and entry. ``error`` is the relative error of an inner product; None means the dtype's eps.
     ``asked`` is the dtype that the user requested, for error messages. Raises ValueError if kernel values exceed the
     range of ``dtype``, or if intermediate values leave the range of float64.
     """
@@ -163,10 +163,10 @@ def scales(
 
 
 def measured(stream: Stream, rows: Rows, kernel: Kernel, X: Data, plan: Plan) -> Measures:
-    """Return the Measures of the rows X, which ``rows`` holds on a device.
+    """Return the Measures (norms and extreme entries) of the rows X, which ``rows`` holds on a device.
 
-    They are read from the device, which has the squared norms. For element-wise kernel functions, and if a norm is so
-    small that squares of entries may have underflowed, the host computes them from X.
+    The norms are read from the device. For element-wise kernel functions, which need extreme entries too, the host
+    computes the Measures from X. It also does so if a norm is so small that squares of entries may have underflowed.
     """
     eps, floor = float(np.finfo(rows.dtype).eps), underflow(rows.dtype, X.shape[1])
     found: Vector = stream.read(rows.xx, rows.dtype, rows.n_pad)[rows.position].astype(np.float64)
@@ -187,8 +187,9 @@ class RowPrecision:
     The error bound grows with the coefficients and with the row's norm. The result for a row depends on that row alone.
 
     An Extent holds the largest and smallest norm of a set of rows, and for element-wise kernel functions their entries'
-    extremes. All rows within the Extent of the support vectors share one test. For other rows, numbers outside that
-    Extent are rounded outward to 2^(i / 8), with whole i. Rows with the same rounded numbers then share a test.
+    extremes. All rows within the Extent of the support vectors share one test. For other rows, a norm or entry
+    above that Extent is rounded up to a power 2^(i / 8), with whole i, and one below it is rounded down. Rows with the
+    same rounded numbers then share a test.
 
     ``span`` is the Extent of the support vectors. ``weight`` is the sum of a decision function's absolute coefficients,
     the largest if there are several functions. ``d`` is the number of terms in an inner product.
@@ -238,8 +239,9 @@ class RowPrecision:
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
         """Find the rows whose norm or entries are outside the Extent of the support vectors.
 
-        Their outside numbers are rounded outward to 2^(i / 8), with whole i. Rows with the same rounded numbers form a
-        group. Yield the Extent of each group and the indices of its rows.
+        A norm or entry above the Extent is rounded up to a power 2^(i / 8), with whole i, and one below it is rounded
+        down. Rows with the same rounded numbers form a group. Yield the Extent of each group and the indices of its
+        rows.
         """
         sizes, high, low = found
         rows = np.stack([sizes, sizes, high, low][: 4 if len(high) else 2])

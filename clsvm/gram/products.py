@@ -11,8 +11,8 @@ X are the n training rows. U are the right-hand rows of a product K(X, U). A pan
 Rows are stored in lane groups of V rows, which kernels compute side by side (layouts/record.py).
 
 Every value K(x, u) is computed by one chain of operations in the order of the columns. Its bits therefore depend on
-neither the layout nor the other rows of a product. There are two exceptions: element-wise sums depend on the layout,
-and matrix units (tensor cores) round in their own way.
+neither the layout nor the other rows of a product. There are two exceptions: values of element-wise kernel functions
+depend on the layout, and matrix units (tensor cores) round in their own way.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,16 +33,16 @@ from clsvm.opencl.contexts import Kernel as DeviceKernel
 from clsvm.opencl.stream import ALIGNMENT, Buffer, Stream
 
 Slots = dict[int, Buffer]
-# largest cost of a GPU launch, in multiply-adds of dense rows; a small GPU makes 5e11 a second, so this takes 0.2 s
+# MAX_LAUNCH: largest cost of a GPU launch, in multiply-adds of dense rows. A small GPU takes 0.2 s for such a launch.
 # A driver may reset a GPU that also draws the screen if a launch takes 2 s.
 MAX_LAUNCH = 1e11
 PASSING = 8 << 20  # largest size in bytes of a temporary store of kernel values, so that a CPU cache holds the store
-# A temporary store of K has at least this many rows of X, because each store costs a search in every column's index.
+# A temporary store of K has at least this many rows of X, since filling it searches all columns of an inverted index.
 MIN_STORE_ROWS = 4096
 
 
 class Store(NamedTuple):
-    """Name the buffers that receive rows of K, and the place of each row in them.
+    """Describe where rows of K are stored: in which buffers, and at which place in them.
 
     Attributes
     ----------
@@ -53,7 +53,8 @@ class Store(NamedTuple):
     ld
         number of values in each row of K.
     slot
-        int32 buffer. Row u of K(U, X), for right-hand rows U, becomes stored row slot[u], counted over all slabs.
+        int32 buffer. Row u of K(U, X), for right-hand rows U, becomes row slot[u] % slab_rows of the slab with index
+        slot[u] // slab_rows.
     near
         whether the next kernel reads the values, so that SIMD kernels leave them in the CPU's caches.
     """
@@ -85,9 +86,9 @@ class Update(NamedTuple):
     capacity
         number of values in a row of D.
     sections
-        0, or the number of sections into which the rows U are divided. The buffer c then holds several arrays of sums
-        (problems, n), and each section adds to one of them. The buffer ``count`` of :meth:`Operator.accumulate` then
-        has three numbers a section: its number of rows, its first row, and its array's number.
+        0, or the number of sections into which the rows U are divided. With sections, c holds several arrays of sums
+        (problems, n). Each section adds to one of them. For each section, the buffer ``count`` of
+        :meth:`Operator.accumulate` has three numbers: its number of rows, its first row, and the index of its array.
     """
 
     problems: int
@@ -114,9 +115,9 @@ class Tile(NamedTuple):
     out
         buffer for the values, ``capacity`` of them in each row.
     reused
-        number of leading columns v that ``out`` has already. The others are computed, V columns (a lane group) at once.
+        number of leading columns v that ``out`` already holds. The others are computed, V (a lane group) at a time.
     symmetric
-        whether only values with u < reused or u >= v are needed. The other values of the symmetric matrix mirror them.
+        whether the values out[u, v] with reused <= u < v may be left out, since they equal out[v, u].
     most
         upper bound of ``count`` if the host knows one below the panel's capacity, else 0.
     """
@@ -170,7 +171,7 @@ class Operator(Protocol):
     def panel(self, capacity: int, square: bool = False) -> Panel:
         """Return an empty panel, a buffer with room for ``capacity`` or more right-hand rows U of a product K(X, U).
 
-        Set ``square`` if :meth:`tile` or :meth:`between` will compute K among right-hand rows from the panel.
+        Set ``square`` if :meth:`tile` or :meth:`between` will compute K between right-hand rows of the panel.
         """
 
     def panel_bytes(self, capacity: int) -> int:
@@ -185,8 +186,8 @@ class Operator(Protocol):
     def row_source(self, panel: Panel) -> tuple[RowSource, tuple[Any, ...]] | None:
         """Return OpenCL text that computes rows of K among the right-hand rows in a panel, and the text's arguments.
 
-        Return None if the panel holds only one block of its rows at a time, or rows of bits. Only solvers on CPUs
-        include the text in their programs.
+        Return None if the panel holds only one block of its rows at a time, or binary features as single bits. Only
+        solvers on CPUs include the text in their programs.
         """
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
@@ -196,28 +197,29 @@ class Operator(Protocol):
         """
 
     def tile(self, panel: Panel, tile: Tile) -> None:
-        """Write K(U, U) among the right-hand rows U of a filled square panel to ``tile.out``."""
+        """Write K(U, U) to ``tile.out``. The panel, made with square=True and filled, holds the right-hand rows U."""
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         """Add D K(U, X) to the sums c, and write K(U, X) into ``store``.
 
-        U are the panel's right-hand rows, and X the operator's rows. ``update`` holds the weights D and the sums c.
-        ``store`` or ``update`` may be None. If ``end`` is positive, the caller needs the product only for the rows of X
-        before position ``end``, a multiple of V (the rows in a lane group).
+        U are the panel's right-hand rows, and X the operator's rows. The buffer ``count`` holds the number of rows U.
+        ``update`` holds the weights D and the sums c. ``store`` or ``update`` may be None. If ``end`` is positive, the
+        caller needs the product only for the rows of X before position ``end``, a multiple of V (the rows in a lane
+        group).
         """
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
-        """Compute K(R, U) between the right-hand rows R of one panel, ``right``, and the right-hand rows U of another.
+        """Compute K(R, U), where R are the rows in the panel ``right``, and U the rows in ``panel``.
 
-        The buffer ``count`` holds the number of rows R. ``panel``, which was made with ``square``, holds U. The buffer
-        ``at`` holds the positions of U in X. If ``update`` is None, K(R, U) is written to the buffer ``K``. Otherwise
-        D K(R, U) is added to the sums of ``update``, whose weights D belong to the rows R.
+        Panels are buffers of rows; ``panel`` was made with square=True. The buffer ``count`` holds the number of rows
+        R. The buffer ``at`` holds the positions of U in X. If ``update`` is None, K(R, U) is written to the buffer
+        ``K``. Otherwise D K(R, U) is added to the sums of ``update``, whose weights D belong to the rows R.
         """
 
     def use(self, units: Units | None) -> None:
-        """Choose matrix units (tensor cores) for later products with many right-hand rows; None for no such units.
+        """Choose matrix units (tensor cores) for later products K(X, U) with many right-hand rows U, or None.
 
-        All rows must be on the device.
+        The device must hold all rows X.
         """
         raise TypeError("matrix units (tensor cores) need all rows in one set of buffers on the device")
 
@@ -227,7 +229,7 @@ class Operator(Protocol):
 
 
 def _product(store: Store | None, update: Update | None) -> str:
-    """Return the key in programs.PRODUCTS of a product that fills ``store`` or adds to the sums of ``update``."""
+    """Return the name in programs.PRODUCTS of the product that fills ``store`` or adds to the sums of ``update``."""
     if store is None:
         return "sections" if update and update.sections else "update"
     slabs, near = len(store.slabs) > 1, store.near and not update
@@ -240,13 +242,14 @@ class Gram(Operator):
     Attributes
     ----------
     reader
-        object that reads the rows in their layout. It fills panels with right-hand rows and yields the launches.
+        object for the layout of the rows, which fills panels with right-hand rows and yields the launches of products.
     numbers
         the kernel function's scalar arguments, such as gamma.
     squared
         buffer of the rows' squared norms as the matrix units (tensor cores) compute them, or None.
     min_tiles
-        smallest number of wide register tiles for which a product uses them; fewer would leave compute units idle.
+        A product uses the larger register tiles, named "wide", only if it has at least this many. Fewer of them would
+        leave compute units idle.
 
     ``slots`` is a dictionary in which :meth:`slot` keeps the buffers that it makes. Several Grams may share it.
     """
@@ -267,9 +270,9 @@ class Gram(Operator):
         self.min_tiles = stream.compute_units
 
     def use(self, units: Units | None) -> None:
-        """Choose matrix units (tensor cores) for later products with many right-hand rows; None for no such units.
+        """Choose matrix units (tensor cores) for later products K(X, U) with many right-hand rows U, or None.
 
-        The rows must be dense float32 (see Units.why_not). Panels made before this call keep ordinary arithmetic.
+        The rows X must be dense float32 (see Units.why_not). Panels made before this call keep ordinary arithmetic.
         """
         self.units = units
         if units is None or not isinstance(self.rows, LaneRows):
@@ -295,10 +298,10 @@ class Gram(Operator):
         return self.reader.part(panel, first, capacity, count)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        """Copy the rows of X at the positions ``rows`` into a panel, as the right-hand rows U of a product K(X, U).
+        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel, the buffer of right-hand rows.
 
-        The panel must have been made for rows with at least as many entries. With ``fresh`` the rest of the panel
-        becomes zero. Otherwise rows that other Grams wrote into the panel remain.
+        A panel for CSR rows must have been made for at least as many entries as these rows have. With ``fresh`` the
+        rest of the panel becomes zero. Otherwise rows that other Grams wrote into the panel remain.
         """
         self.reader.gather(panel, rows, count, fresh)
 
@@ -308,7 +311,7 @@ class Gram(Operator):
 
     @property
     def groups(self) -> range:
-        """Return the numbers of all lane groups, each V rows of X."""
+        """Return the indices of all lane groups of X. A lane group is V rows stored side by side."""
         return range(self.rows.n_pad // self.rows.lanes)
 
     def row_source(self, panel: Panel) -> tuple[RowSource, tuple[Any, ...]] | None:
@@ -371,11 +374,11 @@ class Gram(Operator):
         _run(self._launches(_product(store, update), panel, passes, base, store, update))
 
     def _add_through_store(self, groups: range, base: int, panel: Panel, count: Buffer, update: Update) -> None:
-        """Add D K(U, X) to the sums c for a layout whose kernels only store values. ``update`` holds D and c.
+        """Add D K(U, X) to the sums c through a temporary store of K. ``update`` holds the weights D and the sums c.
 
-        A temporary store receives K between one block of right-hand rows U and some rows of X at a time. If it would
-        have fewer than MIN_STORE_ROWS rows of X, the kernels of the simpler layout ``Layout.plain`` add to c without a
-        store.
+        Kernels of some layouts must store values of K before adding them. The store holds K between one block of
+        right-hand rows U and some rows of X at a time. If memory has no room for MIN_STORE_ROWS rows of X, kernels of
+        the layout ``Layout.plain`` add to c without a store.
         """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
         # sub-buffers of c may begin at multiples of ``unit`` lane groups (V rows each), so ``step`` is such a multiple
@@ -399,15 +402,16 @@ class Gram(Operator):
                 self.over_rows(some, first, panel, count, store, update._replace(c=c))
 
     def slot(self, capacity: int) -> Buffer:
-        """Return the int32 buffer 0, 1, ..., capacity - 1, by which row u of K(U, X) goes to row u of a store."""
+        """Return the int32 buffer 0 .. capacity - 1 for Store.slot, by which row u of K(U, X) is stored as row u."""
         if capacity not in self._slots:
             self._slots[capacity] = self.stream.upload(np.arange(capacity, dtype=np.int32))
         return self._slots[capacity]
 
     def _wide(self, one: Launch, update: bool) -> bool:
-        """Return whether the launch ``one`` would have enough wide register tiles to keep every compute unit busy.
+        """Return whether the launch ``one`` is large enough for the larger register tiles, named "wide".
 
-        One work-group takes all right-hand rows if ``update`` is true, so the launch then has fewer tiles.
+        It must have at least ``min_tiles`` of them. If ``update`` is true, it has fewer tiles, because one work-group
+        takes all right-hand rows.
         """
         profile = self.stream.profile
         if "wide" not in profile.tiles or one.blocks < 2:
@@ -417,10 +421,11 @@ class Gram(Operator):
         return tiles >= self.min_tiles
 
     def prepared(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
-        """Return functions that together add D K(U, X) to the sums c of ``update``, each by one launch.
+        """Return functions, one for each launch. Calling all of them adds D K(U, X) to the sums c of ``update``.
 
-        The right-hand rows U are in sections of the panel, each with its own sums. X are the dense rows in the lane
-        groups ``groups``. The functions may be called again after new data is written to the same buffers.
+        ``update`` also holds the weights D. The right-hand rows U are in sections, ranges of the panel's rows with sums
+        of their own. X are the dense rows in the lane groups ``groups``. The functions may be called again after new
+        data is written to the same buffers.
         """
         single = len(groups) == 1 and self.stream.profile.style == "simd"
         product = "sections, one group" if single else "sections"
@@ -433,9 +438,9 @@ class Gram(Operator):
     ) -> Iterator[tuple[Any, ...]]:
         """Yield the kernel, global size, local size and arguments of each launch of a product.
 
-        ``product`` is a key of programs.PRODUCTS. The layout's reader yields ``over``, one record for each range of
-        rows that a launch may take. On a GPU, a range that would take long is divided among several launches. Index 0
-        of the output belongs to row ``base`` of X.
+        ``product`` is a key of programs.PRODUCTS. ``over`` has one record for each range of rows of X that a launch may
+        take. On a GPU, a range that would take long is divided among several launches. The first value in each row of
+        the output belongs to row ``base`` of X.
         """
         stream, r, of_panel = self.stream, self.rows, programs.PRODUCTS[product].tile
         simd, sections = stream.profile.style == "simd", max(1, update.sections) if update else 1
@@ -450,11 +455,11 @@ class Gram(Operator):
                 one = one._replace(arguments=(values, at, self.squared, d, count, vectors, panel.squared))
             kernel, numbers = self._program(product, shape, units, one.kernel)
             cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # multiply-adds for V rows of X
-            each = numbers.get("GROUPS", 1)  # lane groups (V rows each) in a register tile
+            each = numbers.get("GROUPS", 1)  # number of lane groups (V rows each) in a register tile
             step = max(1, one.groups) if simd else each * max(1, int(MAX_LAUNCH / (each * cells)))
             for begin in range(0, one.groups, step):
                 some = min(step, one.groups - begin)
-                if simd:  # one work-item in each work-group, since PoCL runs a work-group on one core
+                if simd:  # work-groups of one work-item, since PoCL runs all items of a work-group on one core
                     grid = (one.items or self._layout.size(stream, numbers, of_panel, some, cells), 1), (1, 1)
                 else:
                     grid = self._layout.grid(numbers, some, 1 if update else one.blocks)
@@ -462,7 +467,11 @@ class Gram(Operator):
                 yield kernel, size, local, one.first + begin, some, base, one.arguments, *outcome, self.numbers
 
     def _program(self, product: str, shape: str, units: Units | None, name: str) -> tuple[DeviceKernel, dict[str, int]]:
-        """Return the kernel ``name`` from the program of a product, and the numeric -D options of the program."""
+        """Return the kernel ``name`` from the program of a product, and the numeric -D options of the program.
+
+        ``product`` is a key of programs.PRODUCTS, and ``shape`` the size class of the panel, or "wide" for larger
+        register tiles. ``units`` are the matrix units that compute the product, or None.
+        """
         which = product, units.name if units else shape, name
         if which not in self._grams:
             spec, profile, r = self.kernel.spec, self.stream.profile, self.rows

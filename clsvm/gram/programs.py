@@ -40,13 +40,13 @@ class Product(NamedTuple):
     options
         -D options of the product's programs.
     tile
-        whether the product computes K among right-hand rows, of one panel or of two, instead of K(X, U).
+        whether the product computes K(U, U), or K(R, U) with the rows R of a second panel, instead of K(X, U).
     simd
         whether only devices with SIMD-style kernels, which are CPUs, use the product.
     layout
         the only layout that has the product, or None if all layouts have it.
     without
-        size classes of panels ("two", "few" or "many") for which the product has no program.
+        size classes of the right-hand rows U ("two", "few" or "many") for which the product has no program.
     single
         whether SIMD-style kernels compute one lane group (V rows of X side by side) at a time instead of several.
     """
@@ -60,7 +60,7 @@ class Product(NamedTuple):
 
 
 SLABS = 8  # largest number of buffers ("slabs") that hold rows of K
-# number of ints from the start of one section's three numbers to the start of the next section's (stream.join_arrays)
+# A buffer has three ints for each section of a panel, a range of its rows. SECTION: distance in ints between sections.
 SECTION = ALIGNMENT // 4
 _SECTIONS = "-DUPDATE", f"-DSECTIONS={SECTION}"
 
@@ -120,8 +120,8 @@ GATHERED, CACHE_LINE = 0.45, 16
 def gather_cost(profile: Profile, n: int, W: int) -> float:
     """Return the cost of gathering one value of K if W values are gathered from each stored row of n values.
 
-    The unit is one multiply-add of a product of dense rows. Each gathered value costs the reading of a cache line, or
-    of n / W values if these are fewer: the whole row is then read.
+    The unit is one multiply-add of a product of dense rows. Gathering a value costs the reading of its cache line. If W
+    is so large that the whole row is read, a gathered value costs the reading of n / W values instead.
     """
     return GATHERED * min(CACHE_LINE, n / W) * profile.cache_cost
 
@@ -147,7 +147,7 @@ class RowSource(NamedTuple):
 
 
 def computed_rows(spec: Spec) -> RowSource:
-    """Return the OpenCL text that computes rows of a subproblem's matrix K from the subproblem's rows in a panel."""
+    """Return the OpenCL text that computes rows of a subproblem's matrix K from its rows in a panel, a buffer."""
     return RowSource(spec.name or "expression", sources.render("gram/row_simd", kernel=spec))
 
 
@@ -156,16 +156,16 @@ def stored_rows() -> RowSource:
     return RowSource("stored", sources.cl("gram/row_stored"), (f"-DSLABS={SLABS}",))
 
 
-BLOCK = 32  # number of lane groups (V rows of X side by side) that a work-item of the kernel forward_back takes
+BLOCK = 32  # a work-item of the kernel forward_back takes this many lane groups, each V rows of X side by side
 RUN = 128  # number of terms that are summed in the dtype of K before their sum is added to a double or a pair of floats
 
 
 def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0, sub: int = 4) -> Variant | None:
     """Return the program that computes K' H K B in one pass over the rows of K, for a given matrix B.
 
-    H multiplies each row of K B by a small matrix of its own. A work-item takes BLOCK lane groups, rows of X that are
-    stored side by side. Its scratch memory holds the values of K for ``sub`` of them at a time, and ``sub`` must divide
-    BLOCK. Return None if the layout ``kind`` has no such program for the profile.
+    H multiplies each row of K B, of k values, by a k x k matrix of its own. A work-item takes BLOCK = 32 lane groups,
+    each V rows of X stored side by side. Its scratch memory holds the values of K for ``sub`` lane groups at a time.
+    BLOCK must be a multiple of ``sub``. Return None if the layout ``kind`` has no such program for the profile.
     """
     layout = layouts.LAYOUTS[kind]
     made = layout.forward_back(spec, profile, dtype, d)
@@ -177,10 +177,11 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
     return Variant(label, made[0], (*shared, *extra), "forward_back")
 
 
-# The program back.cl has two kernels that sum stored values of K(X, U), weighted by a vector.
-# Kernel "back" sums over the rows of X. A SIMD work-item, or a GPU's work-group, computes the sums for ROWS_EACH rows
-# of U. Kernel "forth" sums over the rows of U. A SIMD work-item computes the sums for FORTH lane groups, each V rows of
-# X. A GPU's work-group computes the sums for LINE rows of X.
+# The program back.cl has two kernels, "back" and "forth", that compute weighted sums of stored values of K(X, U).
+# Kernel "back" computes a sum over X for each row of U. A work-item on CPUs takes ROWS_EACH rows of U.
+# On GPUs a work-group of the kernel "back" takes ROWS_EACH rows of U.
+# Kernel "forth" computes a sum over U for each row of X. A work-item on CPUs takes FORTH lane groups, each V rows of X.
+# On GPUs a work-group of the kernel "forth" takes LINE rows of X.
 ROWS_EACH, FORTH, LINE = 4, 4, 16
 
 
@@ -207,7 +208,7 @@ class Units:
     name
         the name in reports.
     text
-        name of the file cl_kernels/<text>.cl, which defines fragments and splits numbers into parts.
+        name of the file cl_kernels/<text>.cl, which defines fragments, and parts of numbers that the units multiply.
     platform
         a word in the names of the OpenCL platforms that may have these matrix units.
     warp
@@ -215,7 +216,7 @@ class Units:
     fragment
         number of rows of a fragment.
     sharing
-        number of work-items of a warp among which the sums of one row of a fragment are divided.
+        number of work-items of a warp that hold sums of the same row of a fragment.
     groups
         number of lane groups, of V rows each, in a tile of K.
     blocks
@@ -262,8 +263,8 @@ class Units:
     def together(self, lanes: int) -> int:
         """Return the number of fragments of a warp that write their sums to local memory at the same time.
 
-        The sums are over the rows U of K(X, U). They take the place of features in local memory, whose size limits the
-        number of fragments.
+        Several work-items have terms of the same sum over the rows U of K(X, U), which they add in local memory. The
+        terms overwrite features there, whose space limits the number of fragments.
         """
         staged = 32 * self.depth * ((self.groups + self.blocks) * lanes // 4 + 4)
         across, each = self.blocks * lanes // self.vectors, self.groups * lanes // self.rows * self.fragment
@@ -273,7 +274,7 @@ class Units:
         return number
 
     def why_not(self, spec: Spec, rows: Rows, profile: Profile) -> str:
-        """Return why the matrix units cannot compute the values of a kernel function over ``rows``, or ""."""
+        """Return the reason why the matrix units cannot compute a kernel function of ``rows``, or "" if they can."""
         if spec.element:
             return "the kernel function is no function of inner products"
         if rows.kind != DENSE.name or rows.dtype != "float32":
@@ -312,10 +313,10 @@ class Units:
         return (rows // self.fragment * self.warp,), (self.warp,)
 
 
-# The method "tf32 x 3" omits at most 2^-21 of each product (cl_kernels/gram/mma.cl).
-# NVIDIA's matrix units truncate each sum of eight products, which causes a second error of about 2^-21.
+# The method "tf32 x 3" computes each product with a relative error of at most 2^-21 (cl_kernels/gram/mma.cl).
+# NVIDIA's matrix units also truncate each sum of eight products, which adds an error of about 2^-21.
 # AMD's matrix units round as float32 does, so that their ``error`` is the eps of float32.
-# The same ``error`` holds for inner products of any number of features.
+# The attribute ``error`` does not depend on the number of features.
 # On an H100, matrix units took 1.07 times as long as ordinary arithmetic for 128 features, and 0.85 times for 784.
 UNITS: tuple[Units, ...] = (
     Units(

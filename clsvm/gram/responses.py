@@ -32,19 +32,19 @@ from clsvm.opencl.stream import ALIGNMENT, Buffer, JoinedArrays, Stream, join_ar
 
 Vector = NDArray[np.float64]
 _TILE = 64  # in every layout a multiple of V (rows stored side by side) and of the number of rows in a panel's block
-# Each group of support vectors begins at a multiple of _BEGIN rows of its panel (buffer), where a sub-buffer may begin.
+# Sub-buffers must be aligned, so each group of support vectors begins at a multiple of _BEGIN rows in its buffer.
 _BEGIN = ALIGNMENT // 4
-CHUNK = 256 << 20  # bytes of rows to predict that are laid out at a time
+CHUNK = 256 << 20  # rows to predict are laid out in chunks of at most this many bytes
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANEL if it is kept, PASSING if refilled
-MIN_PANEL = 512  # smallest number of support vectors in a buffer that is refilled, since each filling has a cost
+MIN_PANEL = 512  # a refilled buffer has room for at least this many support vectors, since each filling has a cost
 ALL = slice(None)  # select every group of support vectors
-SECTIONS = 16  # for this many pieces of support vectors or more, building a program that sums all in one launch pays
-WEIGHTS = 8 << 20  # largest size in bytes of the coefficients on the device at a time, unless a single piece has more
+SECTIONS = 16  # from this many pieces of support vectors on, it pays to build a program that sums all in one launch
+WEIGHTS = 8 << 20  # largest size in bytes of coefficients on the device; those of a single Piece may take more
 ROW_OVERHEAD = 24  # bytes of a row's squared norm and of its index in device order
 MAX_BATCH = 64  # largest number of rows in a small batch, on every device a multiple of V (rows stored side by side)
-SHARE = 1 / 128  # largest share of the memory budget that a small-batch predictor takes
-PREDICTORS = 8  # largest number of small-batch predictors of a thread; before one more is made, all are discarded
-FIXED = 4096  # bytes of a small-batch predictor besides its rows, their norms and sums, and the coefficients
+SHARE = 1 / 128  # largest share of the memory budget that a SmallBatchPredictor takes
+PREDICTORS = 8  # a thread keeps at most this many SmallBatchPredictors, and discards all before it makes one more
+FIXED = 4096  # bytes of a SmallBatchPredictor besides its rows, their norms and sums, and the coefficients
 
 
 def whole_tiles(rows: int) -> int:
@@ -74,14 +74,14 @@ class Piece(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the number of support vectors in the piece."""
+        """Return the number of support vectors in this piece of a group."""
         return int(self.which.stop - self.which.start)
 
     def numbers(self, begin: int = 0, first: int = 0) -> NDArray[np.int32]:
         """Return the three numbers by which kernels find the piece in its panel (SECTIONS in epilogue.mako).
 
-        They are the piece's number of support vectors, the position of the first one, and the number of the piece's
-        group. The position counts from ``begin``, and the group number from ``first``. Each group of support vectors
+        They are the piece's number of support vectors, the position of the first one, and the index of the piece's
+        group. ``begin`` is subtracted from the position, and ``first`` from the index. Each group of support vectors
         has its own sums.
         """
         return np.array([self.size, self.at - begin, self.group - first], np.int32)
@@ -90,9 +90,9 @@ class Piece(NamedTuple):
 def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
     """Divide groups of support vectors into pieces, and distribute the pieces to panels, device buffers of equal size.
 
-    Return a panel's size, as a number of support vectors, and the pieces in each panel. The size is at most ``most``,
-    but at least _TILE = 64. ``ends`` holds the end of each group. Each piece begins at an aligned position of its
-    panel, as a sub-buffer must.
+    Return the number of support vectors that a panel can hold, and the pieces in each panel. The number is at most
+    ``most``, or 64 if ``most`` is less. ``ends`` holds the index after the last support vector of each group. Pieces
+    begin at multiples of _BEGIN rows in their panel, because sub-buffers must be aligned.
     """
     sizes = np.diff([0, *ends])
     places = int((-(-sizes[:-1] // _BEGIN) * _BEGIN).sum() + sizes[-1])
@@ -145,9 +145,9 @@ class LoadedPanel(NamedTuple):
     panel
         the panel, in which the support vectors are the right-hand rows of products.
     pieces
-        the pieces of support vectors in the panel.
+        the support vectors in the panel, by group: each :class:`Piece` is of one group.
     sections
-        the device arrays with each piece's size, position and group number (Piece.numbers).
+        for each piece, a device array of three numbers: its size, its position and its group's index (Piece.numbers).
     buffers
         the buffers to free with the panel.
     """
@@ -160,9 +160,9 @@ class LoadedPanel(NamedTuple):
     def add(self, gram: Gram, run: Sequence[int], coefficients: Vector, c: Buffer, n: int, first: int) -> list[Buffer]:
         """Add sums of K over support vectors, weighted by ``coefficients``, to the buffer c (groups * problems, n).
 
-        Each group of consecutive support vectors has its own sums. The panel holds parts of groups, the pieces, and
-        ``run`` holds the numbers of the pieces to sum. ``gram`` holds the n rows to predict. c begins with the sums of
-        group ``first``. Return the buffers that the caller frees once the launches have finished.
+        Each group of consecutive support vectors has its own sums. A piece is the part of a group that is in this
+        panel. ``run`` holds the indices of the pieces to sum. ``gram`` holds the n rows to predict. c begins with the
+        sums of group ``first``. Return the buffers that the caller frees once the launches have finished.
         """
         stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]
         begin = pieces[0].at
@@ -207,11 +207,11 @@ class Support:
     pieces
         the pieces in each panel.
     buffers
-        the buffers that hold the support vectors, which the caller may keep for later calls.
+        the buffers of the panels that stay on the device for later calls.
     precision
         object that tells for which rows float32 is precise enough; the model sets it.
     columns
-        the column of X for each column of the support vectors if these are renumbered (arrays.renumbered), else None.
+        for each column of the support vectors, its column in X; None if columns were not renumbered.
 
     ``ends`` holds the index after the last support vector of each group; it is empty for a single group. ``keep`` says
     whether more than one call will follow, so that panels should stay.
@@ -278,7 +278,7 @@ class Support:
         return self._summed(stream, X, coefficients / units[:, None], groups) * scaled
 
     def _summed(self, stream: Stream, X: Data, coefficients: Vector, groups: slice) -> Vector:
-        """Return the result of :meth:`responses`.
+        """Return the sums that :meth:`responses` defines, without scaling the coefficients.
 
         The coefficients must be in the range of the device's wide numbers, which are doubles or pairs of floats.
         """
@@ -300,11 +300,10 @@ class Support:
         return out
 
     def _small_batch(self, stream: Stream, X: Data, problems: int) -> SmallBatchPredictor | None:
-        """Return this thread's small-batch predictor for rows X and ``problems`` problems, or None.
+        """Return this thread's :class:`SmallBatchPredictor` for ``problems`` problems, or None if X cannot use one.
 
-        A predictor is for at most MAX_BATCH rows in the dense layout, and requires support vectors that stay on the
-        device. The device must support float64 and not be simulated. The predictor takes at most SHARE of the memory
-        budget.
+        X must have at most MAX_BATCH rows, and take the dense layout. The support vectors must stay on the device. The
+        device must support float64 and not be simulated. The predictor must take at most SHARE of the memory budget.
         """
         (n, d), groups, vectors = X.shape, len(self._ends), len(self._resident) * self._capacity
         if not self._resident or n > MAX_BATCH or stream.profile.wide != "double" or stream.simulated:
@@ -340,7 +339,7 @@ class Support:
         The result is (groups * problems, n_pad). Its columns are the rows of ``gram`` in device order.
         """
         problems, n_pad = len(coefficients), gram.rows.n_pad
-        n = -(-n_pad // _TILE) * _TILE  # rounded up, so that each group's sums begin at an aligned place of ``sums``
+        n = -(-n_pad // _TILE) * _TILE  # rounded up, so that the sub-buffer of each group's sums is aligned
         sums = stream.zeros(8 * len(groups) * problems * n)
         for number, pieces in enumerate(self.pieces):
             among = [at for at, piece in enumerate(pieces) if piece.group in groups]
@@ -362,15 +361,16 @@ class SmallBatchPredictor:
     ``loads`` are the panels, the device buffers that hold the support vectors. A predictor belongs to one queue and one
     thread. Its buffers outlive the stream that made them.
 
-    One buffer holds the norms, the sums and the rows, because two copies of few bytes take longer than one. One copy to
-    the device writes the rows and sets the sums to zero. One copy to the host reads the norms and the sums.
+    One buffer holds the rows' squared norms, the sums and the rows, because two copies of few bytes take longer than
+    one. One copy to the device writes the rows and sets the sums to zero. One copy to the host reads the sums, and the
+    norms to check their range.
     """
 
     def __init__(self, stream: Stream, support: Support, loads: Sequence[LoadedPanel], d: int, problems: int) -> None:
         plan, dtype, groups = support.plan, support.dtype, len(support.among(ALL))
         self._loads, self._problems, self._capacity = loads, problems, loads[0].panel.capacity
         built = DENSE.build(stream, np.zeros((MAX_BATCH, d)), plan, dtype)
-        self._begin = MAX_BATCH * (1 + groups * problems)  # index of the first row's first value in the buffer
+        self._begin = MAX_BATCH * (1 + groups * problems)  # where the rows begin in the buffer, after norms and sums
         self._host = np.zeros(self._begin + MAX_BATCH * d)
         self._device = stream.upload(self._host)
         self._sums = stream.part(self._device, 8 * MAX_BATCH, 8 * (self._begin - MAX_BATCH))

@@ -55,10 +55,10 @@ class RowCache:
     def __init__(self, stream: Stream, ld: int, itemsize: int, limit: int, entries: int, later: bool = False) -> None:
         self._stream, self.ld = stream, ld
         row = ld * itemsize
-        # A slab is a buffer of cached rows of K. Its size is ``most`` bytes, rounded down to a multiple of ``unit``, so
-        # that later fits can reuse slabs of the same size. ``unit`` is the largest power of two up to ``most``, or an
-        # eighth of that if the device has its own memory. A slab is at most about an eighth of K (``all_rows``), since
-        # SLABS = 8 slabs then hold all rows of K.
+        # Slabs are buffers of cached rows of K. Their size is rounded, so that later fits can reuse them.
+        # all_rows: size in bytes at which SLABS = 8 slabs hold all rows of K, so that no slab is larger
+        # most, unit: the largest size in bytes of a slab, and a power of two to whose multiple it is rounded down
+        # If the device has its own memory, ``unit`` is at most most / 8, so that rounding loses little memory.
         all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()
         most = max(limit // SLABS, 1)
         unit = 1 << max(0, most.bit_length() - (1 if stream.unified else 4))
@@ -122,9 +122,9 @@ class RowCache:
 class StoredGram(Operator):
     """Compute products with K (n, n) that the device holds whole in ``store``.
 
-    A panel only names the right-hand rows of a product by their positions, unless ``vectors`` is given. ``vectors`` is
-    an Operator that computes K from the rows, or None. :meth:`tile` uses it if computing K among the right-hand rows
-    again takes less time than gathering the values from the stored rows.
+    ``vectors`` is an Operator that computes K from the rows, or None. :meth:`tile` uses it if computing K between
+    right-hand rows takes less time than gathering the values from ``store``. A panel holds the positions of the
+    right-hand rows of a product, and has memory for the rows themselves only if ``vectors`` is given.
     """
 
     whole = True
@@ -167,8 +167,8 @@ class StoredGram(Operator):
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         """Add D K(U, X) to the sums c, for the panel's right-hand rows U.
 
-        ``update`` holds the weights D and the sums c. ``store`` is ignored, since all values of K are stored already.
-        ``end`` is ignored too: X are always all rows.
+        ``update`` holds the weights D and the sums c, and the buffer ``count`` the number of rows U. ``store`` is
+        ignored, since all values of K are stored already. ``end`` is ignored, so the product takes all rows of X.
         """
         if update:
             size = programs.update_range(self.stream.profile, update.n)
@@ -176,7 +176,7 @@ class StoredGram(Operator):
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         given = self._store._replace(slot=at).arguments()
-        assert update  # solvers ask for values of K(R, U), without ``update``, only if ``by_blocks`` is set; here not
+        assert update  # solvers pass no ``update`` only to operators that set ``by_blocks``, and StoredGram does not
         self._add_between((panel.capacity,), None, given, right.rows, count, update.D, update.c)
 
 
@@ -226,7 +226,7 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     listed = stream.buffer(4 * panel.capacity), stream.buffer(4 * panel.capacity), stream.buffer(4)
     fill(gram, panel, listed, store, every, every, symmetric)
     stream.free(*listed, *panel.buffers())
-    # cost of a value of K(U, U) among right-hand rows U: that of computing or of gathering it, whichever is cheaper
+    # A value of K(U, U) between right-hand rows U is computed or gathered from the stored K, whichever costs less.
     cost = min(programs.gather_cost(profile, n, 1), rows.tile_cost) if tiles else 1.0
     return StoredGram(stream, store, replace(rows, tile_cost=cost), gram.kernel, gram if tiles else None)
 
@@ -244,16 +244,17 @@ def fill(
     """Compute the rows of K at the ascending positions ``rows``, and write each into its slot, its place in ``store``.
 
     ``panel`` holds some of the rows at a time, as the right-hand rows U of a product K(X, U). The last rows are taken
-    first. With ``symmetric``, K[u][v] is computed only for v up to the last row in the panel of u. The values for
-    larger v are copied from K[v][u] at the end (:func:`mirror_rows`).
+    first, and no panel is started after the time ``until``. With ``symmetric``, K[u][v] is computed only for v up to
+    the last row that is in the panel together with u. For larger v it is copied from K[v][u] at the end
+    (:func:`mirror_rows`).
 
     Arguments:
         listed: buffers for a panel's positions, slots and count.
         slot_of: (n_pad,) slot of each row.
-        until: value of time.perf_counter() after which no further panel is started.
+        until: value of time.perf_counter().
 
-    Return the index in ``rows`` of the first row that was computed. Return also an array (n_pad,) with the number of
-    leading values of each row that are computed, not copied.
+    Return two things: the index in ``rows`` of the first row that was computed, and an array ``ends`` (n_pad,). The
+    values K[u][v] with v < ends[u] are computed, and the others are copied.
     """
     stream, n, first = gram.stream, gram.rows.n_pad, len(rows)
     ends, unit = np.full(n, n, np.int32), max(programs.SIDE, gram.rows.lanes)

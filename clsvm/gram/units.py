@@ -14,10 +14,11 @@ from clsvm.gram.programs import UNITS, Units
 from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
 
-# Numbers of rows X, right-hand rows U and features of the trial product K(X, U). None of them fills whole tiles of K.
+# Numbers of rows X, right-hand rows U and features in the product K(X, U) that tests the matrix units.
+# None of them is a multiple of a tile's size, so that incomplete tiles are tested too.
 ROWS, WORKING, FEATURES = 190, 130, 37
 
-ROUNDED = 2.0**-21  # rounding error of a float32 inner product of FEATURES terms, divided by the vectors' norms
+ROUNDED = 2.0**-21  # rounding error of an inner product of FEATURES float32 terms x_j y_j, divided by |x| |y|
 
 
 class Found(NamedTuple):
