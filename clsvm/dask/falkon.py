@@ -42,7 +42,7 @@ def block(
     """Build a :class:`RowBlock` on a worker from the rows X (n, d), targets y and weights of a chunk.
 
     ``points`` are the inducing points, and ``encoding`` converts y to numbers. ``task`` has the loss, the penalty and
-    the constant part of the decision function, but no targets and weights: the block's task gets those of the chunk.
+    the constant part of the decision function. The block's task also gets the chunk's targets and weights.
     """
     y, weights = encoding.encoded(y, weights)
     return RowBlock.built(stream, X, points, replace(task, y=y, weights=weights))

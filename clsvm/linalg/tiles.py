@@ -12,7 +12,7 @@ The matrix stays on the host, divided into square tiles. Three tiles are on the 
 
 Source: Meanti, Carratino, Rosasco, Rudi 2020, appendix C, Algorithms 3 and 4, for lower factors.
 
-Each number of C is computed by one chain of multiply-adds in a fixed order, so the result has the same bits for any
+Each number of C is computed by one chain of multiply-adds in a fixed order. So the result has the same bits for any
 size of the tiles.
 """
 
@@ -115,16 +115,16 @@ class View(NamedTuple):
     def rows(self, i: int, j: int = 0) -> tuple[Any, ...]:
         """Return kernel arguments that describe the tile's rows from row i on as vectors, each from column j on.
 
-        The arguments are the buffer, the index of the first number, the distance to the next vector, and the distance
-        to the next number of a vector.
+        The arguments are the buffer, the index of the first number, and two distances: to the next vector, and to the
+        next number of a vector.
         """
         return self.buffer, *map(np.int64, (i * self.down + j * self.right, self.down, self.right))
 
     def columns(self, j: int, i: int = 0) -> tuple[Any, ...]:
         """Return kernel arguments that describe the tile's columns from column j on as vectors, each from row i on.
 
-        The arguments are the buffer, the index of the first number, the distance to the next vector, and the distance
-        to the next number of a vector.
+        The arguments are the buffer, the index of the first number, and two distances: to the next vector, and to the
+        next number of a vector.
         """
         return View(self.buffer, self.right, self.down).rows(j, i)
 
@@ -262,7 +262,7 @@ class DeviceTiles:
             self._sum(-1.0, k, b, k, column, w)
 
     def _substitute(self, U: View, k: int, b: int, w: int, column: int) -> None:
-        """Solve for b rows of Y in U' Y = C, from row k on, and write them over these rows of the device's tile C.
+        """Solve for rows k to k + b - 1 of Y in U' Y = C, and write them over these rows of the device's tile C.
 
         Rows 0 to k - 1 of Y are solved, and :meth:`_subtract_solved` has subtracted their terms from C.
 

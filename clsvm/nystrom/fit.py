@@ -136,7 +136,7 @@ class Rows(ABC):
         A task is a loss with targets, weights and a penalty. ``penalty`` is the smallest penalty of the tasks.
 
         The first dtype returned is tried first. If the devices have float64, float32 is left out if it is too coarse.
-        This is so if K(C, C) of the inducing points C is ill-conditioned, or if intermediate values of the kernel
+        This is so if the inducing points' K(C, C) is ill-conditioned, or if intermediate values of the kernel
         function leave the range of float32.
 
         Raises ValueError if K(C, C) is not positive semi-definite or not finite, or if intermediate values leave the

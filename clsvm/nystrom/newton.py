@@ -42,7 +42,7 @@ from clsvm.report import Display, Point, Status
 INEXACT = 0.1  # far from the optimum, conjugate gradients end at this relative residual
 FINE = {"float32": 1e-3, "float64": 1e-9}  # smallest relative residual that is asked of conjugate gradients, by dtype
 ENOUGH = 1e-4  # fraction of the predicted decrease of the objective that a step must reach (Armijo)
-HALVINGS = 30  # most halvings of a step length
+HALVINGS = 30  # largest number of halvings of a step length
 REFINE = 2e-4  # gradients use float64 if rounding of K may change f(x) by more than this share of the largest target
 LEAST = 1e-300  # replaces 0 in a product with infinity, which would be nan
 EPS = float(np.finfo(np.float64).eps)
@@ -246,9 +246,9 @@ class Newton:
         ``curvature`` has a number c for each output, such that the Hessian of the output's objective is at least c A'A.
         The Hessian is with respect to u = T alpha, for the coefficients alpha and the preconditioner's factor T.
 
-        At a row, D is the loss's second derivative times the row's weight, mean(D) is its mean over the outputs, and b
-        is the row of K(X, C) T^-1. ``scale`` is the sum of mean(D) over all rows, divided by its sum over the sampled
-        rows. ``least`` is the smallest D / mean(D) of the output at a sampled row. Then:
+        At a row, D is the loss's second derivative times the row's weight, and b is the row of K(X, C) T^-1. mean(D) is
+        the mean of D over the outputs. ``scale`` is the sum of mean(D) over all rows, divided by its sum over the
+        sampled rows. ``least`` is the output's smallest D / mean(D) at a sampled row. Then:
 
             Hessian    = penalty * I + sum of D b b' over all rows
             A'A        = penalty * I + scale * sum of mean(D) b b' over the sampled rows

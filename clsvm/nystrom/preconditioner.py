@@ -58,7 +58,7 @@ HOST, OUTPUT = 2.0, 3.0
 RESTART_FACTOR = 2.0  # assumed ratio of conjugate gradient steps to steps in theory; each Newton step begins anew
 # A fit with a non-quadratic loss is assumed to solve SOLVES linear systems, and to make the factor A MAKES times.
 SOLVES, MAKES = 3, 8
-MAX_B_BYTES = 1 << 30  # most bytes of the preconditioner's matrix B, which limits the number of sampled rows
+MAX_B_BYTES = 1 << 30  # limit of the bytes of the preconditioner's matrix B, and so of the number of sampled rows
 # MIN_PENALTY: smallest penalty, in units of K(C, C)'s mean diagonal, for which the matrix B is computed in float32.
 # MAX_CONDITION: largest condition number of K(C, C) for which the preconditioner's matrix B is computed in float32.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6

@@ -28,7 +28,7 @@ from clsvm.opencl.stream import Stream
 Vector = NDArray[np.float64]
 # The largest |target - offset| of an output is raised to MIN_DEVIATION * largest |target| if it is smaller.
 MIN_DEVIATION = 1e3 * float(np.finfo(np.float64).eps)
-MAX_BLOCKS, MIN_ROWS = 16, 1024  # most blocks into which rows are divided for a list of devices; fewest rows of a block
+MAX_BLOCKS, MIN_ROWS = 16, 1024  # for a list of devices: limits of the number of blocks, and of the rows of a block
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Task:
     offset
         constant part (k,) of the decision values f.
     penalty
-        lambda in the objective: weighted mean of the loss + (lambda / 2) alpha' K(C, C) alpha, for the coefficients
-        alpha of the inducing points C.
+        lambda in the objective: weighted mean of the loss + (lambda / 2) alpha' K(C, C) alpha. Here alpha are the
+        coefficients of the inducing points C.
     largest
         for each output, (k,), the largest |target - offset| over all rows of the fit with a positive weight.
         :func:`deviation` computes it.

@@ -50,7 +50,7 @@ class DeviceInfo:
     memory
         bytes of the device's memory.
     largest_buffer
-        most bytes of one buffer.
+        largest size of a buffer, in bytes.
     fp64
         whether the device has double precision.
     usable

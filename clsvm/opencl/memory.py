@@ -133,9 +133,9 @@ class DeviceCache:
     """Keep one value on a device between calls, such as the support vectors of a fitted model.
 
     The buffers of the value are never written again, so any thread may read them. The value is dropped with the object
-    that owns this cache, by :func:`release_memory`, or when a fit or call of this process would otherwise exceed
-    memory_limit. A call that uses the value at that time can use it until the call ends. A copy of the cache, an
-    unpickled cache, and the cache in a forked child begin empty.
+    that owns this cache, or by :func:`release_memory`. It is also dropped when a fit or call of this process would
+    otherwise exceed memory_limit. A call that uses the value at that time can use it until the call ends. A copy of the
+    cache, an unpickled cache, and the cache in a forked child begin empty.
     """
 
     # A tuple: Stream.setting, value, bytes of the value. Threads read it without a lock, so it is replaced as a whole.
@@ -192,8 +192,8 @@ def filled_caches() -> list[DeviceCache]:
 def release_memory() -> int:
     """Release all device memory that clsvm keeps between calls.
 
-    Such memory is slabs of the row cache, freed buffers for reuse, and the support vectors or inducing points of fitted
-    models that remain on a device for later predictions.
+    Such memory is the row cache's large buffers, and freed buffers for reuse. The support vectors or inducing points
+    of fitted models, which remain on a device for later predictions, are released too.
 
     Returns
     -------

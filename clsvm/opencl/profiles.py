@@ -75,17 +75,17 @@ class Profile:
     group
         work-items of a work-group in reductions.
     smo_items
-        most work-items of a work-group that solves the dual over a working set.
+        largest number of work-items in a work-group that solves the dual over a working set.
     block
         number of training rows whose gradients one work-item (style "simd") or one work-group (style "workgroup")
         updates.
     chunks
         number of parts into which a reduction over rows divides the rows.
     working_set
-        most rows of a working set.
+        largest number of rows in a working set.
     batch_rows
-        most rows of a problem that a single work-item or work-group solves. A problem with more rows is solved faster
-        by the whole device.
+        largest number of rows of a problem that a single work-item or work-group solves. The whole device solves a
+        problem with more rows faster.
     sync
         number of outer iterations after which the host reads the solver's state.
     bits_cost

@@ -31,7 +31,7 @@ Buffer = Any  # a pyopencl buffer, which other modules only pass on
 # A large array is copied to a GPU through two pieces of pinned host memory, which a GPU reads at its bus's full rate.
 # Several threads fill one piece of pinned memory while the device copies the other piece.
 PIECE = 8 << 20  # bytes of one of the two pieces of pinned memory
-COPY_THREADS = 4  # most threads that fill a piece of pinned memory; at most half of the cores are used
+COPY_THREADS = 4  # largest number of threads that fill a piece of pinned memory; at most half of the cores are used
 LEAST_PINNED = 2 * PIECE  # arrays of at least this many bytes are copied through pinned memory
 ALIGNMENT = 512  # arrays that share a buffer begin at multiples of 512 bytes, which every device allows
 
@@ -50,7 +50,7 @@ class Stream:
     profile
         sizes of kernels and costs of operations for the device (:class:`clsvm.opencl.profiles.Profile`).
     largest
-        most bytes of one buffer.
+        largest size of a buffer, in bytes.
     limit
         memory limit of the stream in bytes.
     setting
@@ -146,8 +146,8 @@ class Stream:
     def reserve(self, nbytes: int) -> None:
         """Reserve ``nbytes`` bytes of the memory limit: count them as allocated from now on.
 
-        Buffers that are made inside :meth:`unreserved` use reserved bytes. Arrays on the host can have them too. Raises
-        MemoryLimitError if fewer bytes are free.
+        Buffers that are made inside :meth:`unreserved` use reserved bytes. Bytes can also be reserved for
+        arrays on the host. Raises MemoryLimitError if fewer bytes are free.
         """
         self._make_available(nbytes)
         self.charge(nbytes)
@@ -179,8 +179,8 @@ class Stream:
     def buffer(self, nbytes: int) -> Buffer:
         """Return an uninitialised buffer of at least ``nbytes`` bytes.
 
-        Raises MemoryLimitError if the stream's limit would be exceeded, BufferSizeError if the device does not allow a
-        buffer of this size, DeviceError if the device is out of memory.
+        Raises MemoryLimitError if the stream's limit would be exceeded, DeviceError if the device is out of memory.
+        Raises BufferSizeError if the device does not allow a buffer of this size.
         """
         nbytes = max(1, -(-int(nbytes) // 64)) * 64
         if self._spare:
@@ -263,7 +263,7 @@ class Stream:
     def _done_with(self, nbytes: int) -> None:
         """Wait for the queued work, if the memory of a freed buffer could be reused while that work still uses it.
 
-        This is so for large buffers on a CPU: the pool may give the buffer to another queue, and huge pages return to
+        This is so for large buffers on a CPU. The pool may give the buffer to another queue, and huge pages return to
         the system at once. An error of the queued work is raised by a later call.
 
         nbytes: bytes of the buffer.
