@@ -11,10 +11,10 @@ offset, and decision values are K b - rho. The loss of row i in the primal probl
     max(lo_i * (rho - f_i + epsilon), hi_i * (rho - f_i - epsilon), 0)
 
 If the constraint is sum_i b_i = total, the primal problem also has the term - rho * total. epsilon is above 0 only in
-epsilon-SVR. There b_i = alpha_i - alpha*_i combines the two coefficients of row i, and epsilon * |b_i| their terms.
+epsilon-SVR. There b_i stands for alpha_i - alpha*_i, and epsilon * |b_i| for epsilon * (alpha_i + alpha*_i).
 
 Crammer and Singer's multiclass SVM has one problem p for each class, with gradients f_pi. There row i of class c, whose
-coefficients have the bound C_i, has the loss C_i * (max_p f_pi - f_ci).
+coefficients have the bound C_i, has the loss C_i * (max_p f_pi - f_ci). The margin is part of f: q_ci = -1.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Constraint(enum.Enum):
 
     @property
     def groups(self) -> int:
-        """Return the number of groups of rows that have an offset each: 2 for the constraint SPLIT, else 1."""
+        """Return the number of groups of rows that have an offset each: 2 for SPLIT, which fixes two sums, else 1."""
         return 2 if self is Constraint.SPLIT else 1
 
 
@@ -85,7 +85,7 @@ class Problem:
 
     @property
     def groups(self) -> int:
-        """Return the number of groups of rows that have an offset each: 2 for the constraint SPLIT, else 1."""
+        """Return the number of groups of rows that have an offset each: 2 for SPLIT, which fixes two sums, else 1."""
         return self.constraint.groups
 
     @property
@@ -186,9 +186,11 @@ class Problem:
         return b
 
     def snapped(self, b: Vector, lo: Vector, hi: Vector) -> Vector:
-        """Return ``b`` (problems, n) clipped to the exact bounds of this problem.
+        """Return the coefficients ``b`` (problems, n) clipped to this problem's bounds, which are exact.
 
-        lo, hi: the bounds as the device rounds them. A coefficient at such a rounded bound moves to the exact bound.
+        A coefficient at a rounded bound ``lo`` or ``hi`` moves to the exact bound.
+
+        lo, hi: bounds rounded to the device's numbers.
         """
         return np.clip(np.where(b == hi, self.hi, np.where(b == lo, self.lo, b)), self.lo, self.hi)
 
@@ -235,7 +237,7 @@ class Subproblem:
 
     @property
     def initial(self) -> Vector:
-        """Return the coefficients (problems, m) to start from."""
+        """Return the coefficients of the m rows at which a solve starts, (problems, m)."""
         return self.problem.initial if self.start is None else self.start
 
     def embedded(self, n: int) -> Subproblem:
@@ -279,8 +281,8 @@ def c_svc(signs: Vector, C: Vector, bias: bool = True) -> Problem:
     """Return the dual of C-SVC (GTSVM, equation 2).
 
     signs: class of each row, +1 or -1, or 0 for a row outside the problem, (problems, n).
-    C: upper bound of |b| for each row, (problems, n).
-    bias: whether there is an offset.
+    C: upper bound of each row's coefficient |b_i|, (problems, n).
+    bias: whether the decision functions have offsets.
     """
     box = signs * C
     constraint = Constraint.BIAS if bias else Constraint.NONE
@@ -302,8 +304,8 @@ def epsilon_svr(y: Vector, C: Vector, epsilon: float, bias: bool = True) -> Prob
     """Return the dual of epsilon-SVR, with coefficients b = alpha - alpha*.
 
     y: targets (n,).
-    C: upper bound of |b| for each row, (n,).
-    bias: whether there is an offset.
+    C: upper bound of each row's coefficient |b_i|, (n,).
+    bias: whether the decision function has an offset.
     """
     box = C[None].astype(np.float64)
     return Problem(-box, box, -y[None].astype(np.float64), Constraint.BIAS if bias else Constraint.NONE, float(epsilon))

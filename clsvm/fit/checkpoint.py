@@ -21,7 +21,7 @@ from clsvm.kernels import Kernel, Precomputed
 from clsvm.parameters import Options
 from clsvm.problem import Subproblem, Vector
 
-# errors that NumPy raises for files that are not checkpoints
+# UNREADABLE: the errors that NumPy raises when it reads a file that is no checkpoint
 UNREADABLE = OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, OverflowError, zipfile.BadZipFile
 
 
@@ -31,8 +31,8 @@ def open_checkpoint(
 ) -> Iterator[Checkpoint | None]:
     """Yield the checkpoint of a fit in the file ``options.checkpoint``, or None if this option is None.
 
-    An existing file is read. The file is written when the context ends, also if an error or Ctrl-C ends it. Raises
-    CheckpointError as :meth:`Checkpoint.read` does.
+    An existing file is read. The file is written when the ``with`` block ends, also if an error or Ctrl-C ends
+    it. Raises CheckpointError as :meth:`Checkpoint.read` does.
     """
     if options.checkpoint is None:
         yield None

@@ -43,8 +43,8 @@ from clsvm.report import Display, Point, Status
 from clsvm.solvers import batch, certificate
 from clsvm.solvers.result import Result, ended
 
-DTYPES = "float32", "float64"  # dtypes of kernel values in the passes of a fit, in this order
-PIECES = 4  # pieces of work for each of several devices, so that all devices end at about the same time
+DTYPES = "float32", "float64"  # a fit computes K in float32 first, then in float64 where that does not suffice
+PIECES = 4  # work is cut into PIECES pieces for each of several devices, so that all end at about the same time
 Devices = Mapping[str, Sequence[Any]]  # dtype -> the devices that support it
 
 
@@ -194,7 +194,7 @@ def _results(context: FitContext) -> list[Result]:
 
 
 def _suits_batch(context: FitContext, profile: Profile) -> bool:
-    """Return whether the batch solver shall take the fit's only subproblem, to save kernel launches.
+    """Return whether the batch solver shall solve a fit with a single subproblem, to save kernel launches.
 
     This needs few rows, a device with double precision, and a cache_size that holds all of K. The batch solver ignores
     the options for layout, working set, duality gap and checkpoint, so they must have their defaults. It cannot solve
@@ -212,8 +212,8 @@ def _suits_batch(context: FitContext, profile: Profile) -> bool:
 def _batch_limits(devices: Sequence[Any], options: Options) -> tuple[int, int]:
     """Return two limits of the batch solver that hold for all ``devices``.
 
-    The first is the most rows that a subproblem may have on every device. The second is the number of subproblems in a
-    batch that keep every device busy.
+    The first is the largest number of rows that a subproblem may have on every device. The second is the number of
+    subproblems in a batch that keep every device busy.
     """
     with ExitStack() as stack:
         streams = [stack.enter_context(Stream(device, options.memory_limit)) for device in devices]
@@ -234,7 +234,7 @@ def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) 
 
 
 def _small_pieces(sizes: Sequence[int], todo: list[int], devices: int, batch_size: int) -> list[list[int]]:
-    """Divide the subproblems with the indices ``todo`` into pieces of work, those with most rows first.
+    """Divide the subproblems with the indices ``todo`` into pieces of work, subproblems with most rows first.
 
     A single device gets one piece. Each of several devices gets up to PIECES pieces, so that all devices end at about
     the same time. A piece has at least ``batch_size`` subproblems if there are enough.
@@ -257,8 +257,7 @@ def _solve_large(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
             if len(context.subproblems) > 1 and context.seconds_left() <= 0:
                 break
             some, rows = context.subproblems[indices[0]].rows, context.X
-            # The host may finish a subproblem of at most host.MOST rows. So its rows are taken from X in host memory,
-            # not from the copy of X on the device.
+            # Only more than host.MOST rows come from the device's copy of X: the host may finish smaller subproblems.
             if copied is not None and len(some) > host.MOST:
                 rows = copied[some] if len(some) < len(copied) else copied
             elif len(some) < context.X.shape[0] and not context.shards:
@@ -317,10 +316,9 @@ def _solve_same_rows(context: FitContext, dtype: str, worker: Worker, indices: l
             worker.plan = worker.plan or prepared.plan
 
 
-# K of all rows is computed once for all subproblems if three conditions hold.
-# LONG_ROWS: a row of X takes the memory of at least LONG_ROWS kernel values.
-# COMMON_VALUES: the kernel matrices of all subproblems together have at least COMMON_VALUES times as many values as K.
-# K_SHARE: K of all rows takes at most the share K_SHARE of the free memory.
+# Subproblems share one K of all rows only if a row of X takes at least as many bytes as LONG_ROWS kernel values.
+# Subproblems share one K only if their own matrices together have at least COMMON_VALUES times as many values.
+# Subproblems share one K of all rows only if it takes at most the share K_SHARE of the free memory.
 LONG_ROWS, COMMON_VALUES, K_SHARE = 128, 1.3, 0.25
 WIDE = 4096  # most columns of X for which the host computes a sample of K, since the host makes sparse rows dense
 
@@ -375,7 +373,7 @@ def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], 
 
 
 class _SmallSolver:
-    """Solve small subproblems on one device in one dtype, each from the coefficients that it has so far.
+    """Solve small subproblems on one device in one dtype. A solve starts from the subproblem's last coefficients.
 
     Attributes
     ----------
@@ -386,7 +384,7 @@ class _SmallSolver:
     plan
         layout of rows that are gathered for a subproblem, None for a precomputed kernel.
     quick
-        whether the host can compute all of K in less time than building an OpenCL program takes, and can keep K.
+        whether the host can store all of K, and computes it faster than it would build an OpenCL program.
     """
 
     def __init__(self, stream: Stream, context: FitContext, worker: Worker, dtype: str, first: list[int]) -> None:
@@ -408,7 +406,7 @@ class _SmallSolver:
     def on_device(self, todo: list[int]) -> None:
         """Solve the subproblems with the indices ``todo`` as one batch.
 
-        A subproblem is left to the host if :meth:`_needs_host` says so.
+        A subproblem is left to the host if kernel values are too coarse for tol (:meth:`_needs_host`).
         """
         context, options, scale = self.context, self.worker.options, self.scale
         capable = [index for index in todo if not self._needs_host(context.subproblems[index].problem)]
@@ -438,10 +436,10 @@ class _SmallSolver:
             self._report_progress(result.violation, index, result.b.shape[1])
 
     def on_host(self, todo: list[int]) -> None:
-        """Finish subproblems on the host where that helps, and set the final status of all results.
+        """Finish those of the subproblems with the indices ``todo`` that need the host, and set the status of all.
 
-        The host helps a subproblem if :func:`host.tol_share` says so, for example because SMO stalled. The final status
-        becomes MAX_TIME if time is over, and PRECISION if rounding errors of float64 are too large for tol.
+        A subproblem needs the host if SMO stalled, or if its result is not accurate enough (:func:`host.tol_share`).
+        The status becomes MAX_TIME if time is over, and PRECISION if rounding errors of float64 are too large for tol.
         """
         context, options, rounding = self.context, self.worker.options, host.EPS * self.scale.double
         for index in todo:
@@ -459,7 +457,7 @@ class _SmallSolver:
                 context.store(index, replace(result, status=Status.MAX_TIME) if timed_out else result)
 
     def _one_on_host(self, index: int, share: float) -> Result:
-        """Solve the subproblem with the index ``index`` on the host, from the coefficients that it has so far.
+        """Solve the subproblem with the index ``index`` on the host, from its last coefficients.
 
         The solve ends at the KKT violation ``share * tol``.
         """

@@ -33,16 +33,16 @@ MOST, COUPLED = 4096, 600
 COPIES = 4  # number of matrices as large as K that a solve needs in memory, in addition to K
 # The host takes over after patience * coefficients + EXTRA_STEPS SMO iterations; the device's profile has ``patience``.
 EXTRA_STEPS = 4096
-# If a result within tol has a relative gap above COARSE_GAP, the host solves on to the KKT violation FINE_TOL * tol.
+# If a result within tol has a relative gap above COARSE_GAP, the host continues to a KKT violation of FINE_TOL * tol.
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
-# With at most FEW_ROWS rows such a solve takes milliseconds, so FEW_COARSE takes the place of COARSE_GAP.
+# With at most FEW_ROWS rows, the host continues if a result within tol has a relative gap above FEW_COARSE.
 FEW_ROWS, FEW_COARSE = 256, 1e-5
-SEVERAL = 200  # in a fit of more subproblems than this, the host does not solve more accurately than tol
+SEVERAL = 200  # with more small subproblems than this, the host ends at tol even if the duality gap is large
 EPS = certificate.EPS
-# K is centred if the |mean| of a row is large: at least CONSTANT_SHARE times the mean diagonal entry of the centred K.
+# K is centred if a row of K has an absolute mean of at least CONSTANT_SHARE * (mean diagonal entry of the centred K).
 CONSTANT_SHARE = 0.25
 QUICK = 1 << 26  # a K of at most so many multiply-adds takes the host less time than building an OpenCL program
-ON_HOST = 1 << 28  # most multiply-adds of a K that the host computes if the device could compute it too
+ON_HOST = 1 << 28  # the host leaves a K of more multiply-adds to a device with double precision
 
 
 def can_solve(stream: Stream, problem: Problem) -> bool:
@@ -61,11 +61,10 @@ def computes_quickly(stream: Stream, shape: tuple[int, int]) -> bool:
 def tol_share(
     kernel: Kernel | Precomputed, shape: tuple[int, int], found: Result | None, checked: Result | None, quick: bool
 ) -> float | None:
-    """Return the share s of tol if the host shall continue a solve to the KKT violation s * tol, else None.
+    """Return the share s if the host shall continue a solve to the KKT violation s * tol, or None if it shall not.
 
-    The host continues a result that stalled. If ``quick`` is true, it also continues a result within tol that has a
-    large relative gap. If float64 rounding on the device leaves a result uncertain, the host continues if its K has
-    smaller rounding errors.
+    Return 1 if SMO stalled or could not begin. Return 1 also if rounding on the device may exceed tol, but the host
+    computes K more precisely. Return FINE_TOL if a result within tol has a large relative gap and ``quick`` is true.
 
     shape: (n, d) of the rows.
     found: the result of SMO on the device, None if SMO could not begin.
@@ -121,7 +120,7 @@ class KernelValues(NamedTuple):
         size = float((self.K.diagonal() - 2 * means + means.mean()).mean())  # the mean of the centred diagonal
         if np.abs(means).max() < CONSTANT_SHARE * size:
             return self
-        # ``shift`` is subtracted from rows and columns. K then has the mean ``size``, since a K of mean 0 is singular.
+        # Subtract ``shift`` from rows and columns of K: row means become ``size``. Means of 0 would make K singular.
         shift = means - (means.mean() + size) / 2
         return self._replace(K=self.K - shift[:, None] - shift, shift=shift)
 
@@ -142,10 +141,11 @@ class HostFit:
         self._values: KernelValues | None = None
 
     def finish(self, problem: Problem, before: Result | None, tol_share: float = 1.0, **asked: Any) -> Result:
-        """Solve ``problem`` from the coefficients of the result ``before``; if it is None, from ``start`` in ``asked``.
+        """Solve ``problem`` on the host; the result includes the iterations and seconds of ``before``.
 
+        before: result from whose coefficients the solve starts; None lets it start from ``asked["start"]``.
         tol_share: the solve ends at the KKT violation tol_share * tol.
-        asked: fields of Settings; max_iter and max_time are the iterations and seconds that remain.
+        asked: fields of Settings, whose max_iter and max_time limit this solve alone.
         """
         options, began = self._options, perf_counter()
         settings = Settings(options.tol, options.gap_tol, **asked)
@@ -178,7 +178,7 @@ class HostFit:
                 settings.save(best)
             raise
         b, f = found.b, found.f
-        if values.shift is not None:  # centring K lowered all f of a problem by b'shift, so add it
+        if values.shift is not None:  # K lacks ``shift``, which lowered every f of a problem by b'shift
             f = f + (b @ values.shift)[:, None]
         at = certificate.evaluate(problem, b, f)
         seconds, primal, dual = perf_counter() - began, float(at.primal.sum()), float(at.dual.sum())
@@ -202,9 +202,9 @@ class HostFit:
         return result.after(before).with_precision_status(EPS * values.scale, options)
 
     def _kernel_values(self, problem: Problem) -> KernelValues:
-        """Return K in float64, centred if the problem allows it.
+        """Return K in float64, with its large means subtracted if the problem's coefficients add up to 0.
 
-        With the linear kernel and dense rows, the rows are centred instead of K, which loses fewer digits.
+        With the linear kernel and dense rows, the mean row is subtracted from X instead, which loses fewer digits.
         """
         stream, X, kernel, scale = self._stream, self._X, self._kernel, self._rounding
         if isinstance(kernel, Precomputed) or self._plan is None:

@@ -43,7 +43,7 @@ class PreparedFit:
     """Hold rows (or a precomputed K) on a device, with the settings and the row cache that solves over them share.
 
     If ``whole`` is true, many solves will follow, so all of K is computed before the first solve if it fits in memory.
-    Raises ValueError as :func:`products` does.
+    Raises ValueError if numbers are too large for the dtype or memory is too small.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class PreparedFit:
     reason
         why working set and row cache have their sizes, in words.
     is_finest
-        whether the device has no finer dtype.
+        whether the fit's dtype is the most precise one of the device.
     precision
         how kernel values are computed, in words.
     """
@@ -73,7 +73,7 @@ class PreparedFit:
         plan = plan or planned(stream.profile, X, kernel, options)
         if isinstance(X, DeviceRows):
             stream.reserve(X.nbytes)  # another stream allocated X, so its bytes must be counted here too
-        elif plan and X.shape[0] > host.MOST:  # a smaller X stays on the host, which may finish the problem
+        elif plan and X.shape[0] > host.MOST:  # the host may finish smaller problems, so it keeps their X
             X = on_device(stream, X, plan)
         self.gram, self._scales = products(stream, X, kernel, options, dtype, plan)
         exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_precomputed(X)
@@ -127,9 +127,11 @@ class PreparedFit:
     def solve(self, problem: Problem, **settings: Any) -> Result | None:
         """Solve ``problem`` by SMO, and finish it on the host if it has few rows and SMO does not suffice.
 
-        SMO does not suffice if it stalls, takes very many iterations, cannot begin in this dtype, or ends with a large
-        relative gap. Return None if a finer dtype shall solve the problem. Raises ValueError if targets or weights are
-        near the largest float32, on a device without double precision.
+        SMO does not suffice if it stalls, takes very many iterations, or ends with a large relative gap. It cannot
+        begin if K in this dtype is too coarse for tol. If the host cannot solve such a problem either, return None: the
+        caller then uses float64.
+
+        Raises ValueError if targets or weights are near the largest float32, on a device without double precision.
 
         settings: fields of Settings for this solve alone, among them start, max_iter and max_time.
         """
@@ -151,12 +153,15 @@ class PreparedFit:
             settings["max_iter"] = most if most < 0 else most - found.steps
         if found is None or host.can_solve(self.stream, problem):
             return self._on_host.finish(problem, found, share, **settings)
-        if found.unfinished(most):  # memory_limit does not leave room for K on the host, so SMO continues
+        if found.unfinished(most):  # SMO continues, since K on the host would exceed memory_limit
             found = self.solve_smo(problem, **settings | {"start": problem.feasible(found.b)}).after(found)
         return found.with_precision_status(self._double_error, self.settings)
 
     def _check_range(self, problem: Problem, start: Vector | None) -> None:
-        """Raise ValueError unless the linear term q and K times ``start`` are far below the device's largest number."""
+        """Raise ValueError unless the linear term q and K times ``start`` are far below the device's largest number.
+
+        Without double precision on the device, this is the largest float32.
+        """
         initial, size = problem.initial if start is None else start, max(self._scales.in_dtype, self._scales.double)
         weight = float(np.abs(initial).sum(axis=1).max()) * size
         most = RANGE_SHARE * self.stream.profile.largest
@@ -167,7 +172,7 @@ class PreparedFit:
             )
 
     def _host_share(self, found: Result | None, most: int) -> float | None:
-        """Return s <= 1 if the host shall continue to the KKT violation s * tol, None if that gains nothing.
+        """Return the share s if the host shall continue the solve to a KKT violation of s * tol, else None.
 
         found: the result of SMO on the device, from which the host would continue; None if SMO could not begin.
         most: the caller's limit on SMO iterations, -1 for no limit.
@@ -180,8 +185,8 @@ class PreparedFit:
     def _disable_units(self, problem: Problem) -> None:
         """Stop using matrix units (tensor cores) if their rounding errors are too large for tol.
 
-        Matrix units can be disabled only before the first solve. If their errors are too large for a later problem,
-        SMO does not solve that problem in this dtype.
+        Matrix units can be disabled only before the first solve. A later problem for which their errors are too large
+        is solved by the host or in float64.
         """
         gram = self.gram
         if gram.units and not self._solver and self.precision_insufficient(problem, self.settings.tol):
@@ -246,7 +251,7 @@ def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
 def planned(profile: Profile, X: Any, kernel: Kernel | Precomputed, options: Options) -> Plan | None:
     """Return the plan for the layout of X that the options ask for, or None if X is a precomputed K.
 
-    Raises ValueError as layouts.choose does.
+    Raises ValueError if the kernel function cannot use the layout, or if the layout cannot hold these rows.
     """
     if isinstance(kernel, Precomputed):
         return None

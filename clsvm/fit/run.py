@@ -61,7 +61,7 @@ class Worker:
     def add(self, others: Sequence[Worker]) -> None:
         """Include the work of ``others``, devices that ran at the same time.
 
-        Their mean seconds are added to ``seconds``. ``peak`` rises to the largest of their peaks of memory.
+        For each part of the work, the mean of their seconds is added. ``peak`` rises to their largest peak of memory.
         """
         for one in others:
             self.plan = self.plan or one.plan
@@ -92,7 +92,7 @@ class Fitted:
 
     def __init__(self, results: Sequence[Result], run: Worker, seconds: float, before: Fitted | None = None) -> None:
         self.results, self.run, self.plan, self._seconds = results, run, run.plan, seconds
-        none = np.zeros((0, 0))  # stands for the coefficients b and gradients f, to save their memory
+        none = np.zeros((0, 0))  # replaces coefficients b and gradients f in ``_all``, to save memory
         self._all, self._reasons = [replace(one, b=none, f=none) for one in results], {run.reason: None}
         if before:
             self._all, self._reasons = before._all + self._all, before._reasons | self._reasons
@@ -153,17 +153,17 @@ class FitContext:
     since
         perf_counter() at the start of the fit.
     run
-        seconds and bytes of all devices together.
+        seconds of each part of the work and peak of memory, for all devices together.
     results
         index of a subproblem -> its result so far.
     ended
         indices of the subproblems with a final result.
     max_batch_rows
-        most rows of a subproblem that the batch solver takes.
+        largest number of rows of a subproblem that the batch solver takes.
     batch_size
         number of subproblems in a batch that keep a device busy.
     few
-        whether there are so few small subproblems that the host may solve them to a smaller KKT violation than tol.
+        whether small subproblems are so few (host.SEVERAL) that the host may solve them more accurately than tol.
     shards
         whether the rows are in shards.
     """

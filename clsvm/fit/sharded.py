@@ -66,7 +66,7 @@ class RemoteRows(Protocol):
     order: NDArray[np.intp]
 
     def lay_out(self, kernel: Kernel, options: Options, dtype: str) -> AbstractContextManager[ShardSet]:
-        """Return a context manager that yields the rows, laid out in shards in ``dtype``."""
+        """Return a context manager that yields a :class:`ShardSet`: the rows, laid out in shards in ``dtype``."""
 
 
 def is_remote(X: Any) -> TypeGuard[RemoteRows]:
@@ -117,7 +117,7 @@ class ShardedFit:
         self.precision = dtype
 
     def solve(self, problem: Problem, **settings: Any) -> Result | None:
-        """Solve ``problem``; return None if a finer dtype shall solve it.
+        """Solve ``problem``. Return None if K in this dtype is too coarse for tol: the caller then uses float64.
 
         settings: fields of Settings for this solve. Raises ValueError for Crammer and Singer's problem.
         """

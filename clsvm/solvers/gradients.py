@@ -18,14 +18,14 @@ from clsvm.opencl.stream import Buffer, join_arrays
 from clsvm.problem import Vector
 from clsvm.solvers.state import RESPOND, mirror, respond
 
-UNIT = 32  # subproblems are padded to a multiple of UNIT rows, so that the part of each in a buffer is aligned
-ALIGN = 128  # float64 products are padded to a multiple of ALIGN rows, so that the part of each in a buffer is aligned
+UNIT = 32  # a subproblem is padded to a multiple of UNIT rows, so that its part of a shared buffer begins aligned
+ALIGN = 128  # a float64 product has a multiple of ALIGN rows, so that its part of a shared buffer begins aligned
 MIRRORED = 64  # in a symmetric tile, a value that costs at least MIRRORED multiply-adds is computed once and copied
-# Half of the symmetric K over m rows and s support vectors together is computed in place of K (m, s) if it has at most
-# SYMMETRIC * m * s values.
+# For m rows and s support vectors, half of the symmetric K among all of them can be less work than K (m, s).
+# Half of the symmetric K is computed, and not K (m, s), if it has at most SYMMETRIC * m * s values.
 SYMMETRIC = 0.6
-# With m rows and s >= FEW_FACTOR * m support vectors, the transpose K (s, m) is computed if it has at most FEW_BYTES
-# bytes. It is faster to compute than K (m, s).
+# For m rows and s >= FEW_FACTOR * m support vectors, the transpose K (s, m) is faster to compute than K (m, s).
+# The transpose K (s, m) is computed only if it has at most FEW_BYTES bytes.
 FEW_FACTOR, FEW_BYTES = 2, 16 << 20
 TILES = 0.25  # share of the free memory for all tiles of a batch together, or for the one tile of a float64 request
 
@@ -52,7 +52,7 @@ class GradientRequest(NamedTuple):
 
 
 def responses(gram: Operator, requests: Sequence[GradientRequest]) -> list[Vector]:
-    """Return the gradients f = K b + q of the rows of each request, computed by the float64 operator ``gram``."""
+    """Return for each request the gradients K(rows, support) b + q, computed by the float64 operator ``gram``."""
     methods = [_method(gram, request) for request in requests]
     found: dict[int, Vector] = {}
     for method in dict.fromkeys(methods):
@@ -79,7 +79,7 @@ def _method(gram: Operator, request: GradientRequest) -> Callable[[Operator, lis
 
 
 def _from_tiles(gram: Operator, requests: list[GradientRequest]) -> list[Vector]:
-    """Return the gradients f of each request, computed from a tile for this request by :func:`_from_tile`."""
+    """Return the gradients f of each request, from K among its rows and support vectors (:func:`_from_tile`)."""
     return [_from_tile(gram, request) for request in requests]
 
 
@@ -112,7 +112,7 @@ def _from_transposes(gram: Operator, requests: list[GradientRequest]) -> list[Ve
 
 
 def _from_products(gram: Operator, requests: list[GradientRequest]) -> list[Vector]:
-    """Return the gradients of each request from the product K(rows, support) b."""
+    """Return the gradients K(rows, support) b + q of each request, from one product for each request."""
     stream, rows, support = gram.stream, [one.rows for one in requests], [one.support for one in requests]
     R, S = (_round_up(gram, max(map(len, vectors)), ALIGN) for vectors in (rows, support))
     with _panels(gram, rows, support) as parts:
@@ -216,6 +216,9 @@ def _padded(vectors: Sequence[NDArray[Any]], size: int, value: int) -> NDArray[A
 
 
 def _round_up(gram: Operator, rows: int, unit: int = 1) -> int:
-    """Return ``rows`` rounded up to a multiple of ``unit``, then of ``gram.width``, the rows in a panel's block."""
+    """Round ``rows`` up to a multiple of ``unit``, and the result up to a multiple of ``gram.width``.
+
+    ``gram.width`` is the number of rows in a block of a panel.
+    """
     rows = -(-max(1, rows) // unit) * unit
     return -(-rows // gram.width) * gram.width

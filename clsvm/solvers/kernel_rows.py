@@ -1,11 +1,11 @@
 """Compute and cache rows of the kernel matrix K for a solve, and choose the sizes of working set and row cache.
 
-An outer iteration needs the tile Q = K(ws, ws) of its working set ws first, and then the rows of K whose coefficients
-changed. Two other orders can be less work:
+An outer iteration first needs the tile Q = K(ws, ws) of its working set ws. Then it needs the rows of K that belong to
+rows with changed coefficients. It can be less work to compute rows of K earlier, in two ways:
 
 Rows before the tile: all rows K(ws, X) are computed first, and the tile is copied from them. This is less work if a
 value of the tile costs much more than a value of a row. An inverted index, for example, computes whole rows even for a
-tile. The row cache must hold all these rows, and most of them must be needed. A row is idle, which means not needed, if
+tile. The row cache must hold all these rows, and most of them must be needed. A row is not needed, in short "idle", if
 none of its coefficients changes in the iteration.
 
 Prefetched rows: all rows of K that the cache lacks are computed together, before iterations need them. Half of the
@@ -37,23 +37,21 @@ SINGLE_VALUE = 4.0  # factor by which a value of a cached row costs more if it i
 IDLE = 0.05  # assumed share of a working set's rows whose coefficients do not change, until iterations measure it
 # Share of a tile's values that are computed: a quarter is known from the last tile, and half of the rest by symmetry.
 NEW_SHARE = 3 / 8
-FIRST_PREFETCH = 1 / 8  # prefetching is considered when this share of all rows was computed, and at each doubling
+FIRST_PREFETCH = 1 / 8  # a prefetch is considered when this share of K's rows was computed, then at each doubling of it
 MIN_GAIN = 1.25  # rows are prefetched only if the expected saving is at least MIN_GAIN times the cost
 REUSED = 1 / 2  # if kernel values are cheap, a solve caches rows only after it has computed this share of all rows
 FUNCTION = 1 / 2  # in an update of f, applying the kernel function to a value costs FUNCTION * Profile.value_cost
 MIN_WORKING_SET = 16  # smallest working set that "auto" takes, in rows
-# DECLINE: with working sets of W rows, the number of rows whose coefficients change, summed over the outer iterations
-# of a solve, is proportional to W^-DECLINE.
+# DECLINE: with working sets of W rows, the number of coefficient changes in a solve is proportional to W^-DECLINE.
 # FRESH: the coefficients of FRESH * W rows change in an outer iteration with a working set of W rows.
-# INNER_STEPS: number of SMO iterations in an outer iteration, for each row whose coefficient changes in it.
+# INNER_STEPS: an outer iteration makes INNER_STEPS SMO iterations for each row whose coefficient it changes.
 # DECLINE, FRESH and INNER_STEPS are fitted to a9a, ijcnn1, covtype and MNIST, with working sets of 16 to 2048 rows.
 DECLINE, FRESH, INNER_STEPS = 0.3, 0.65, 1.5
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients ever change
-# STAYING: with working sets of W rows, a row cache of fewer than STAYING * W rows evicts rows that the next outer
-# iteration needs again. With a cache of R < STAYING * W rows, a solve computes more rows than with a larger cache. The
-# factor is RECOMPUTED * (STAYING * W / R)^EVICTION.
+# STAYING: for working sets of W rows, a row cache of R < STAYING * W rows evicts rows that are soon needed again.
+# Working sets of W rows with R < STAYING * W cached rows compute RECOMPUTED * (STAYING * W / R)^EVICTION times as much.
 STAYING, RECOMPUTED, EVICTION = 1.5, 1.6, 0.2
-NEAR_BYTES = 4 << 20  # if K among the working set has more bytes, an SMO iteration takes FAR_COST times as long
+NEAR_BYTES = 4 << 20  # if K among the working set has more bytes, an SMO iteration costs FAR_COST times as much
 FAR_COST = 1.2
 
 
@@ -66,10 +64,10 @@ def copy_cost(profile: Profile) -> float:
 
 
 def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None = None) -> float:
-    """Return the cost of a value of the tile Q = K(ws, ws) if all rows K(ws, X) are computed before the tile.
+    """Return the cost of a value of the tile Q = K(ws, ws) if Q is copied from rows K(ws, X) computed before.
 
-    The cost includes the rows that are computed in vain, because none of their coefficients changes. Its unit is the
-    time of one multiply-add in a product of dense rows.
+    Some of these rows are not needed, because none of their coefficients changes. The cost is that of copying a value,
+    and a share of the cost of unneeded rows. Its unit is the time of one multiply-add in a product of dense rows.
 
     n: number of values of a row of K.
     W: number of rows of the working set.
@@ -134,7 +132,7 @@ class ChangedRows(NamedTuple):
 
 
 class KernelRows:
-    """Update the gradients f by the rows of K whose coefficients changed, through a row cache.
+    """Update the gradients f after coefficients changed, by rows of K from a row cache.
 
     Rows that the cache lacks are computed and stored in the cache. The settings limit the bytes of the cache, and say
     after how many computed rows the cache begins to store rows.
@@ -146,8 +144,8 @@ class KernelRows:
     last_counters
         :meth:`counters` at the last convergence check.
     uncached
-        number to add to the device's count of computed rows: rows that Newton steps computed outside the row cache,
-        less the rows that prefetches copied by symmetry.
+        correction to add to the device's count of computed rows. Rows that Newton steps compute outside the cache
+        raise it, and rows that prefetches copy by symmetry lower it.
     prefetched
         number of rows computed in prefetches, without the rows copied by symmetry.
     computed
@@ -179,11 +177,11 @@ class KernelRows:
         self.last_counters, self._settings = counters, settings
         self.uncached = self.prefetched = self.computed = 0
         can_prefetch = self.cache.capacity and prefetches(self.state.gram)
-        # a prefetch is considered as soon as this number of rows was computed
+        # Rows of K are prefetched at the earliest when this number of rows has been computed.
         self._next_prefetch = FIRST_PREFETCH * self.state.gram.rows.n if can_prefetch else np.inf
 
     def counters(self) -> NDArray[np.int64]:
-        """Return the numbers of SMO iterations, computed rows, filled slots of the row cache and idle rows, (4,).
+        """Return four counts (4,): SMO iterations, computed rows, filled slots of the row cache, and idle rows.
 
         A row of a working set is idle if none of its coefficients changes in the outer iteration.
         """
@@ -208,7 +206,7 @@ class KernelRows:
             self.uncached -= mirrored
             self.prefetched += made - mirrored
             stored += made
-        # Rows are computed before the tile only if the cache cannot evict any of them before the update of f.
+        # Compute whole rows of K before the tile Q only if the cache keeps all of them until f is updated.
         all_cached = min(stored + sync * W, state.n) <= cache.capacity
         arguments = state.stream.profile, state.gram.rows, state.n, W, idle, outer
         self.rows_before_tile = all_cached and compute_rows_first(*arguments, stored < state.gram.rows.n)
@@ -221,8 +219,8 @@ class KernelRows:
     def plan(self, stay: int, all_rows: bool = False) -> None:
         """List the rows of the working set whose coefficients changed, in two lists: hits and misses.
 
-        The row cache has the hits, and lacks the misses. Then the last ``stay`` rows of the working set move to the
-        front of the next working set, and all other rows leave.
+        The row cache has the hits, and lacks the misses. This also begins the next working set: its first rows are the
+        last ``stay`` rows of this one.
 
         all_rows: list all rows of the working set, whether their coefficients changed or not.
         """
@@ -238,7 +236,7 @@ class KernelRows:
         return Update(state.P, state.n, state.f, changed.D, self.panel.capacity)
 
     def add_hits(self) -> None:
-        """Add the listed hits to the gradients f: cached rows of K, each times the change of its coefficient."""
+        """Add to the gradients f each listed hit, a cached row of K, times the change of its coefficient."""
         if self.cache.capacity:
             size = programs.update_range(self.state.stream.profile, self.state.n)
             store = self.cache.store(self.hits.slot).arguments()
@@ -283,8 +281,8 @@ class KernelRows:
     def tile(self, rows: Buffer, W: int, known: int, Q: Buffer) -> None:
         """Copy values of the tile Q (W, W), the kernel matrix among ``rows``, from rows of K in the row cache.
 
-        Q is symmetric, and already has the values among its first ``known`` rows. Two parts are copied: the further
-        columns of these rows, and the lower triangle among the further rows. The caller adds the rest by symmetry.
+        Q is symmetric, and already has the values among its first ``known`` rows. Two parts are copied:
+        Q[:known, known:], and the lower triangle of Q[known:, known:]. The caller adds the rest by symmetry.
 
         rows: buffer with the positions of the tile's rows in the device's order of rows.
         """
@@ -311,8 +309,8 @@ class KernelRows:
     def prefetch(self, deadline: float = np.inf) -> tuple[int, int]:
         """Compute all rows of K that the row cache lacks, or as many as time allows.
 
-        Return the number of rows made, and the number of values copied by symmetry, divided by the length of a row. Do
-        nothing if the cache has too few free slots. The cache lists the rows only when all their values are complete.
+        Return two numbers: of rows made, and of values copied as K(j, i) = K(i, j), divided by the length of a row. Do
+        nothing if the cache has too few free slots. A row counts as cached only when all of its values are complete.
 
         deadline: perf_counter() at which the time is over.
         """
@@ -345,7 +343,7 @@ class Sizes(NamedTuple):
     working_set
         number of rows of a working set.
     cache_bytes
-        most bytes of the row cache.
+        largest number of bytes of the row cache.
     cache_after
         number of rows of K that are computed before the row cache begins to store rows.
     reason
@@ -404,10 +402,10 @@ def sizes(stream: Stream, gram: Operator, working_set: int | str, cache: float |
 
 
 def _value(profile: Profile, cells: float, n: int, cached: float, W: int) -> float:
-    """Return the mean cost of a value of K, in multiply-adds of a product of dense rows.
+    """Return the mean cost of a value of K over cached and computed rows, in multiply-adds of a product of dense rows.
 
-    A value of a cached row is read; other values are computed. A cache of fewer than STAYING * W rows evicts rows that
-    stay in the working set of W rows. Evicted rows are computed again.
+    Values of cached rows are read. If the cache holds few rows for a working set of W rows, some of them are evicted
+    too early and computed again.
 
     cells: cost of computing a value.
     n: number of rows of K.
@@ -425,8 +423,9 @@ def _sizes(largest: int) -> list[int]:
 def cost(profile: Profile, n: int, width: float, value: float, W: int, layout_cost: float = 0.0) -> float:
     """Return the cost of a solve with a working set of W rows, up to a factor that is the same for every W.
 
-    A row whose coefficient changes costs its n values of K, its SMO iterations, and its share of an outer iteration. An
-    outer iteration consists of launches, laying out rows, the choice of the working set, and half of the W x W tile.
+    It is the cost for each row whose coefficient changes: n values of K, SMO iterations, and a share of an outer
+    iteration. An outer iteration costs launches, laying out rows, the choice of the working set, and half of the W x W
+    tile of kernel values.
 
     Costs are in multiply-adds of a product of dense rows.
 
