@@ -39,18 +39,18 @@ from clsvm.solvers.result import Result
 from clsvm.solvers.state import Limits, SmoKernel, View, max_working_set
 from clsvm.threads import one_thread
 
-SMALL = 128  # number of rows of the smallest tile in workgroup-style kernels
+SMALL = 128  # number of rows of the smallest tile in workgroup-style kernels (on GPUs)
 STOP = 0.1  # the SMO kernel stops at a violation of STOP * tol; the rest of tol is left for rounding errors of K
 FEW, STOP_FEW = 256, 0.02  # subproblems of at most FEW rows stop at STOP_FEW * tol, since SMO costs little there
 LAUNCH = 20  # a launch makes at most LAUNCH * W SMO iterations for a subproblem of W rows
 PER_UNIT, ROWS = 2, 16384  # a batch has PER_UNIT subproblems for each compute unit, or about ROWS rows if that is more
 IN_CACHE = 256 << 10  # the rows of a subproblem stay in a core's cache if they take at most IN_CACHE bytes
-SAMPLE, SAFETY = 16, 2  # about SAMPLE rows measure the rounding errors; SAFETY multiplies the largest error found
-# With more than MANY support vectors, certificate.sample chooses the rows whose rounding errors are measured.
+SAMPLE, SAFETY = 16, 2  # errors of f are measured in about SAMPLE rows; their bound is SAFETY times the largest
+# Above MANY support vectors, rounding errors of gradients f are measured in the rows that certificate.sample chooses.
 MANY = 2 * certificate.SAMPLE
 REUSE = 1.5  # a freed buffer is reused if its size is at most REUSE times the requested size
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
-ON_HOST = 1 / 8  # number of float64 kernel values that the host computes while the device lays out one entry of X
+ON_HOST = 1 / 8  # float64 kernel values that the host computes in the time in which the device stores one entry of X
 
 
 class Request(NamedTuple):
@@ -61,18 +61,19 @@ class Request(NamedTuple):
     tol
         KKT violation to reach.
     max_iter
-        most SMO iterations of a subproblem. -1 stands for ``Profile.patience`` times the subproblem's padded number of
-        rows.
+        largest number of SMO iterations of a subproblem. -1 stands for ``Profile.patience`` times the subproblem's
+        padded number of rows.
     kernel_scale
         rounding error of a kernel value in units of eps of the kernel dtype.
     exact
         function without arguments that returns a source of float64 values of K. The source is an Operator, or a
         function that computes K[rows, columns] on the host. None stands for no float64 check.
     sample
-        function that computes K[rows, columns] in float64 on the host, for few rows; or None.
+        function that computes K[rows, columns] in float64 on the host, for few rows; None leaves them to ``exact``.
     sizes
-        sizes of all rows, mostly their squared norms (Kernel.sizes), (n,); or None. With sizes, the float64 check of a
-        subproblem with many support vectors can sample the rows that have the largest rounding errors.
+        numbers (n,) from which each row's rounding errors follow, mostly its squared norm (Kernel.sizes); or None.
+        With sizes, the float64 check of a subproblem with many support vectors can sample the rows that have the
+        largest rounding errors.
     should_stop
         function that is called after each launch. If it returns True, the batch ends with its results so far.
     description
@@ -90,7 +91,7 @@ class Request(NamedTuple):
 
 
 def max_rows(stream: Stream) -> int:
-    """Return the most rows that a subproblem may have in a batch on this device."""
+    """Return the largest number of rows that a subproblem may have in a batch on this device."""
     W = int(min(stream.profile.batch_rows, max_working_set(stream)))
     budget = int(gradients.TILES * (stream.limit - stream.allocated))
     while W > gradients.UNIT and min(budget, stream.largest) < 8 * W * W:
@@ -143,8 +144,8 @@ def solve(gram: Operator, subproblems: Sequence[Subproblem], request: Request) -
 def _width(gram: Operator, rows: int) -> int:
     """Return W, the number of rows to which a subproblem with ``rows`` rows is padded.
 
-    W is a multiple of the block sizes of the kernels. In workgroup style W takes few values, since each value
-    needs its own program.
+    W is a multiple of the block sizes of the kernels. On devices of kernel style "workgroup" (GPUs), W takes
+    few values, since each value needs its own program.
     """
     unit, profile = gradients.UNIT, gram.stream.profile
     if profile.style == "workgroup":
@@ -184,7 +185,7 @@ class _Batch:
     positions
         positions of each subproblem's rows in the device's order of rows, -1 for padding, (B, W).
     row_arguments
-        arguments by which the SMO kernel computes rows of Q when it needs them; empty if it gets whole tiles.
+        arguments by which the SMO kernel computes rows of Q when it needs them; empty if Q is filled beforehand.
     """
 
     f: Vector
@@ -206,7 +207,7 @@ class _Batch:
         wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.epsilon]), q))
         blank = np.zeros((B, W)), np.zeros((B, 4)), np.zeros((B, W), np.uint8)
         numbers = gradients.counts([B * W, *(len(subproblem.rows) for subproblem in subproblems)])
-        # all arrays of the batch on the device are parts of one buffer
+        # One buffer on the device holds all arrays of this batch of subproblems.
         self._buffer, parts, *_ = join_arrays(stream, [*wide, *blank, ws, *numbers])
         self._state, (self._linear, self._delta, self._counters, made, self._ws) = View(*parts[:5]), parts[5:10]
         all_rows, *self._row_counts = parts[10:]
@@ -240,7 +241,7 @@ class _Batch:
         results: dict[int, Result] = {}
         if self.b.any():
             if self.row_arguments:
-                # The gradients need the rows of Q with b != 0. A launch with 0 SMO iterations computes these rows.
+                # Launch the SMO kernel for 0 iterations: it computes the rows of Q with b != 0, which gradients need.
                 self._solve(limits._replace(steps=0))
             self._respond()
         while True:
@@ -270,7 +271,7 @@ class _Batch:
             end = not unsolved.any() or request.should_stop()
             outcomes = zip(*map(np.ndarray.tolist, (violation, steps, bound, mask.sum(axis=1), certified)), strict=True)
             offsets, rho = optimality.offset.reshape(B, W), optimality.rho.reshape(B, -1)
-            # keep a subproblem's first certified coefficients, so that they do not depend on the rest of the batch
+            # Keep the first certified result of a subproblem: further launches for the others still change its b.
             for p, outcome in enumerate(outcomes):
                 if p not in results and (end or certified[p]):
                     results[p] = self._result(p, offsets[p], rho[p], outcome)
@@ -286,8 +287,8 @@ class _Batch:
         """Mark those of the B subproblems whose objective may have a relative error above certificate.OBJECTIVE, (B,).
 
         bound: error bound of the gradients f of each subproblem, (B,).
-        certain: mask (B,) of subproblems whose violation needs no float64 check. Rounding errors measured in a sample
-            of their rows take the place of ``bound``.
+        certain: mask (B,) of subproblems whose violation needs no float64 check. For these, ``bound`` may be far too
+            large, so rounding errors are measured in a sample of rows.
         """
         level, weight = certificate.dual_size(self.problem, self.b, self.f)
         imprecise = np.asarray(bound * weight > certificate.OBJECTIVE * level)
@@ -302,8 +303,9 @@ class _Batch:
     def _sampled_error(self, subproblems: NDArray[np.bool_]) -> Vector:
         """Estimate the sum over the rows i of |b_i| * |error of f_i|, for each of the B subproblems, (B,).
 
-        The sums are estimated from support vectors that certificate.sample chooses. If the coefficients of a subproblem
-        add up to 0, a constant error of f has no effect, so the mean error is subtracted. ``self.f`` stays as it is.
+        b are the coefficients, and f the gradients. The sums are estimated from support vectors that certificate.sample
+        chooses. If the coefficients of a subproblem add up to 0, a constant error of f does not change the objectives,
+        so the mean error is subtracted. ``self.f`` stays as it is.
 
         subproblems: mask (B,) of the subproblems to estimate; the result is 0 for all others.
         """
@@ -337,7 +339,7 @@ class _Batch:
         else:
             self._respond_exactly(mask)
         error = np.abs(self.f - before).max(axis=1)
-        if self.request.sample:  # only the host's copy of f changed, not the device's
+        if self.request.sample:  # the host has replaced ``self.f`` alone, so f on the device is still right
             self.f = before
         else:
             self._restore(before)
@@ -355,7 +357,7 @@ class _Batch:
         """
         gradients.respond_tiles(self.gram, self.b.shape, self.Q, self._state.b, self._linear, self._state.f)
         f = self.stream.read_wide(self._state.f, self.b.shape)
-        self.f = np.where(self.positions >= 0, f, 0.0)  # padding rows may have invalid kernel values
+        self.f = np.where(self.positions >= 0, f, 0.0)  # position -1: padding, where f may be nan
         certificate.finite(self.f, self.gram.kernel)
 
     def _respond_exactly(self, mask: NDArray[np.bool_]) -> None:

@@ -18,12 +18,12 @@ from clsvm.problem import Constraint, Problem, Vector
 from clsvm.report import relative_gap
 from clsvm.solvers.result import Settings
 
-OBJECTIVE = 5e-5  # largest accepted relative error of an objective by rounding of K
+OBJECTIVE = 5e-5  # largest accepted relative error that rounding of K may cause in an objective
 # Rounding errors are measured in a sample of SAMPLE rows, or in all rows if there are at most FEW * SAMPLE.
 SAMPLE, FEW = 256, 4
-INSUFFICIENT = 100.0  # a dtype of K is too coarse if its rounding can change f by more than INSUFFICIENT * tol
+INSUFFICIENT = 100.0  # a dtype of K is too coarse if its error bound for gradients f exceeds INSUFFICIENT * tol
 EPS = float(np.finfo(np.float64).eps)
-SLACK = 64  # assumed rounding error of a sum of coefficients b, in units of eps * sum |b|
+SLACK = 64  # a sum of coefficients b may be wrong by SLACK * eps * sum |b|, which counts as rounding error
 
 
 def finite(values: NDArray[Any], kernel: Any) -> None:
@@ -70,7 +70,7 @@ class Extremes(NamedTuple):
     most
         largest ``left`` of each group, (groups,).
     rho
-        offset of each group, (groups,).
+        offset of each group, the multiplier of its sum, (groups,).
     violations
         KKT violation of each group, (groups,).
     fixed_sums
@@ -98,14 +98,15 @@ class Extremes(NamedTuple):
         return self.rho[self.group]
 
     def violating(self, tol: float) -> NDArray[np.bool_]:
-        """Mark the entries that violate the optimality conditions by more than tol, (entries,).
+        """Mark the coefficients that violate the optimality conditions by more than tol, (entries,).
 
-        Such an entry can rise and has a derivative below its offset, or it can fall and has one above its offset.
+        Such a coefficient can rise and its derivative is below its group's offset by more than tol, or it can fall and
+        its derivative is above the offset by more than tol.
         """
         return np.asarray((self.right < self.offset - tol) | (self.left > self.offset + tol))
 
     def deciding(self, tol: float, errors: Vector) -> NDArray[np.bool_]:
-        """Mark the entries whose exact derivatives could change whether the violation is within tol, (entries,).
+        """Mark the entries whose derivatives must be exact to decide whether the violation is within tol, (entries,).
 
         Rounding errors may leave open whether a group's violation is within tol. In such a group two kinds of entries
         are marked: entries whose exact derivative may be an extreme, and free entries, which determine the offset. If
@@ -116,8 +117,8 @@ class Extremes(NamedTuple):
         if not self.fixed_sums:
             return (-self.right > tol - 2 * errors) | (self.left > tol - 2 * errors)
         low, high = np.full((2, *self.rho.shape), np.inf), np.full((2, *self.rho.shape), -np.inf)
-        # Index 0 stands for the errors that raise a group's violation most, index 1 for those that lower it most. The
-        # exact violation is at most high[0] - low[0], and at least high[1] - low[1].
+        # low[0], high[0]: extreme derivatives for the errors that raise a group's violation most, to high[0] - low[0].
+        # low[1], high[1]: extreme derivatives for the errors that lower a group's violation most, to high[1] - low[1].
         for which, sign in enumerate((-1, 1)):
             np.minimum.at(low[which], self.group, self.right + sign * errors)
             np.maximum.at(high[which], self.group, self.left - sign * errors)
@@ -141,7 +142,7 @@ def one_sided_derivatives(f: Vector, b: Vector, lo: Vector, hi: Vector, epsilon:
 def snapped(b: Vector, lo: Vector, hi: Vector, epsilon: float, distance: float | Vector) -> Vector:
     """Return the coefficients b, with those near a bound lo or hi moved to this bound.
 
-    If epsilon is not 0, coefficients near 0 are moved to 0.
+    If epsilon is not 0, coefficients near 0 are moved to 0, where epsilon * |b| is not smooth.
 
     distance: the distance that counts as near.
     """
@@ -155,7 +156,7 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     epsilon, fixed = problem.epsilon, len(problem.totals)
     groups = fixed or problem.problems
     right, left = one_sided_derivatives(f, b, lo, hi, epsilon)
-    # If epsilon > 0, a coefficient at 0 is not free, even if rounding makes its ``right`` and ``left`` equal.
+    # If epsilon > 0, a coefficient at 0 is not free, even if rounding makes both of its derivatives equal.
     inside = (right == left) & ~((b == 0) & (epsilon > 0))
     least, most, rho = np.full(groups, np.inf), np.full(groups, -np.inf), np.zeros(groups)
     with np.errstate(invalid="ignore"):
@@ -166,7 +167,7 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     if fixed:
         slacks = np.asarray(SLACK * EPS * np.bincount(group, np.abs(b), groups), np.float64)
         snapped_b = snapped(b, lo, hi, epsilon, slacks[group])
-        if (snapped_b != b).any():  # rounding alone keeps a coefficient off its bound, so it must not count as free
+        if (snapped_b != b).any():  # coefficients within rounding of a bound must not count as free
             rho = of(problem, snapped_b, f).rho
         else:
             free = group[inside]
@@ -218,8 +219,8 @@ class Check:
 
     def __init__(self, dtype: str, settings: Settings) -> None:
         self.exact, self._dtype, self._settings = settings.exact, dtype, settings
-        self._b: Vector | None = None  # coefficients at which f was last computed in float64
-        self._product = self._errors = np.zeros(0)  # K b at the coefficients ``_b``; its error bound for each row
+        self._b: Vector | None = None  # coefficients at which gradients f were last computed in float64
+        self._product = self._errors = np.zeros(0)  # _product: K b at ``_b``; _errors: its error bound for each row
         self._exact_rows = np.zeros(0, bool)  # rows with float64 values
 
     def error_bound(self, b: Vector) -> float:
@@ -237,9 +238,9 @@ class Check:
         return whole if self._b is None else np.minimum(whole, self._errors + self.error_bound(b - self._b))
 
     def remember(self, rows: NDArray[np.bool_], b: Vector, c: Vector) -> None:
-        """Keep the product c = K b (problems, n) for coefficients b, from which later checks start.
+        """Keep the product c = K b (problems, n), to which later checks add K times the change of b.
 
-        rows: for each of the n rows, whether its column of c comes from float64 kernel values.
+        rows: mask (n,) of the rows i for which c[:, i] comes from float64 kernel values.
         """
         self._errors = np.where(rows, 0.0, self.error_bounds(b))
         self._exact_rows, self._b, self._product = rows, b.copy(), c
@@ -252,8 +253,8 @@ class Check:
     def evaluated(self, at: NDArray[np.intp], b: Vector) -> Vector:
         """Return K b of the rows ``at`` in float64, (problems, rows).
 
-        K b of a row may be known in float64 for earlier coefficients. Then K times the change of b is computed and
-        added, if that is less work.
+        If K b' of a row is known in float64 for earlier coefficients b', K (b - b') is computed and added to it, if
+        that is less work.
         """
         assert self.exact
         changed = b if self._b is None else b - self._b
@@ -268,14 +269,15 @@ class Check:
     def __call__(
         self, problem: Problem, b: Vector, f: Vector, worst: float, tol: float, gap: bool = False
     ) -> CheckResult:
-        """Return the KKT violation of coefficients b, and f with float64 values in the rows that need them.
+        """Check the KKT violation of coefficients b, and compute their gradients f in float64 for rows that decide it.
 
-        The gradient f of a row is computed in float64 if its exact value could change whether the violation is within
-        tol. Rows with an error bound of at most a tenth of tol are left out. If the solve itself runs in float64, f of
-        all rows is computed again, since it has accumulated the rounding of many iterations.
+        A row decides if its rounding error could change whether the violation is within tol. Rows with an error bound
+        of at most a tenth of tol are left out. If the solve itself runs in float64, f of all rows is computed again,
+        since it has accumulated the rounding of many iterations.
 
-        If rounding could change an objective by more than the share OBJECTIVE, f of support vectors is computed in
-        float64 too. This is done only if ``gap`` is true, or if a report follows and the violation is within tol.
+        Objectives are checked only if ``gap`` is true, or if a report follows and the violation is within tol. If
+        rounding could change an objective by more than the share OBJECTIVE, f of support vectors is computed in float64
+        too.
 
         worst: KKT violation computed from the argument f.
         gap: whether the duality gap may end the solve.
@@ -312,10 +314,11 @@ class Check:
 
 
 def rows_to_check(problem: Problem, b: Vector, f: Vector, errors: Vector, tol: float) -> NDArray[np.bool_]:
-    """Mark the rows whose exact gradients f could change whether the violation of coefficients b is within tol, (n,).
+    """Mark the rows whose gradients f must be exact to decide whether the violation of b is within tol, (n,).
 
     Rows with an error bound of at most a tenth of tol are not marked.
 
+    b: coefficients (problems, n).
     errors: error bounds of f, (n,).
     """
     deciding = of(problem, b, f).deciding(tol, np.tile(errors, problem.problems))
@@ -325,11 +328,11 @@ def rows_to_check(problem: Problem, b: Vector, f: Vector, errors: Vector, tol: f
 def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:
     """Return about SAMPLE of the ``rows``, ascending, and for each the number of rows that it represents.
 
-    A quarter of the sample are the largest rows, since their kernel values have the largest rounding errors. The other
-    rows are sorted by their largest |b| over the problems, and taken at equal steps.
+    A quarter of the sample are the rows with the largest ``sizes``, whose kernel values have the largest rounding
+    errors. The other rows are sorted by their largest |b| over the problems, and taken at equal steps.
 
     b: coefficients (problems, n).
-    sizes: sizes of all rows, mostly their squared norms (Kernel.sizes), (n,).
+    sizes: numbers (n,) from which each row's rounding errors follow, mostly its squared norm (Kernel.sizes).
     """
     by_size = rows[np.argsort(-sizes[rows], kind="stable")]
     largest, others = by_size[: SAMPLE // 4], by_size[SAMPLE // 4 :]
@@ -393,7 +396,7 @@ def evaluate(problem: Problem, b: Vector, f: Vector) -> Evaluation:
 def dual_size(problem: Problem, b: Vector, f: Vector) -> tuple[Vector, Vector]:
     """Return |dual objective| and the sum of |b| of each problem, both (problems,).
 
-    An error e of the gradients f changes the dual objective by at most e times the sum of |b|.
+    Errors of up to e in the gradients f change the dual objective by at most e times the sum of |b|.
     """
     weight = np.abs(b).sum(axis=1)
     return np.abs((b * (f + problem.q)).sum(axis=1) / 2 + problem.epsilon * weight), weight

@@ -30,7 +30,7 @@ class Settings:
     gap_tol
         relative duality gap at which the solve ends, or None.
     max_iter
-        most SMO iterations, -1 for no limit.
+        largest number of SMO iterations, -1 for no limit.
     working_set
         number of rows of a working set.
     cache_bytes
@@ -42,16 +42,16 @@ class Settings:
     exact
         function that computes K b of rows in float64, or None if K is exact enough.
     sizes
-        sizes of all rows, mostly their squared norms (Kernel.sizes), (n,); or None. With sizes, the float64 check can
-        sample the rows that have the largest rounding errors.
+        numbers (n,) from which each row's rounding errors follow, mostly its squared norm (Kernel.sizes); or None.
+        With sizes, the float64 check can sample the rows that have the largest rounding errors.
     progress
         progress display, or None.
     max_time
-        most seconds, None for no limit.
+        largest number of seconds, None for no limit.
     start
-        feasible coefficients (problems, n), or None for the problem's own.
+        feasible coefficients (problems, n) at the start; None stands for ``Problem.initial``.
     known_gradient
-        coefficients near ``start`` and their gradients f, or None. From them f at the start is computed.
+        coefficients near ``start`` and their gradients f, from which f at ``start`` is computed; or None.
     known_exact
         for each row, whether its f in ``known_gradient`` comes from float64 kernel values, (n,); or None.
     save
@@ -99,7 +99,7 @@ def ended(
 
 @dataclass(frozen=True)
 class Result:
-    """Hold the outcome of one subproblem, from any solver.
+    """Hold the outcome of one subproblem, from any solver: of a dual problem, or of several coupled ones.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class Result:
     f
         gradients K b + q (problems, m).
     rho
-        offsets (problems, groups).
+        offset of each group of rows in each problem, (problems, groups).
     primal
         primal objective.
     dual

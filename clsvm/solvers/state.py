@@ -77,7 +77,7 @@ def selection(profile: Profile, dtype: str, constraint: Constraint) -> Variant:
     return Variant(f"{', '.join(names)} {constraint.name.lower()} {dtype}", text, tuple(options), "extremes")
 
 
-RESPOND = 4  # vectors of columns that a SIMD work-item of respond.cl computes; must equal VECTORS there
+RESPOND = 4  # a SIMD-style work-item of respond.cl computes RESPOND vectors of f; must equal VECTORS there
 
 
 def respond(profile: Profile, dtype: str) -> Variant:
@@ -97,7 +97,7 @@ def carry(profile: Profile, dtype: str) -> Variant:
 
 
 def squares(profile: Profile, wide: int, high: int) -> tuple[tuple[int, int], tuple[int, int] | None]:
-    """Return the global and local size for a kernel of carry.cl over an array of wide x high values.
+    """Return the global and local work size by which a kernel of carry.cl covers wide x high values.
 
     ``wide`` and ``high`` are multiples of SQUARE.
     """
@@ -109,14 +109,14 @@ def squares(profile: Profile, wide: int, high: int) -> tuple[tuple[int, int], tu
 def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
     """Return a function that copies the computed half of a tile Q (W, W) to the other half.
 
-    Its arguments are W, the number ``reused`` of leading rows and columns among which Q is complete already, and Q.
+    Its arguments are W, ``reused`` and Q. The square Q[:reused, :reused] is complete already.
     """
     kernel = stream.variant(carry(stream.profile, dtype), "mirror")
     return lambda W, reused, Q: kernel(*squares(stream.profile, W, W - reused), W, reused, Q)
 
 
 def max_working_set(stream: Stream) -> float:
-    """Return the most rows of a working set whose SMO state fits in the device's local memory."""
+    """Return the largest number of rows of a working set whose SMO state fits in the device's local memory."""
     return stream.local_memory // VECTOR_STATE if stream.profile.style == "simd" else np.inf
 
 
@@ -145,7 +145,7 @@ class Limits(NamedTuple):
         """Return the limits of the solve over one working set of W rows.
 
         tol: KKT violation at which the solve of the whole problem ends.
-        max_iter: most SMO iterations for the whole problem, -1 for no limit.
+        max_iter: largest number of SMO iterations for the whole problem, -1 for no limit.
         """
         budget = np.int64(max_iter if max_iter >= 0 else 2**62)
         return cls(np.float32(0.5 * tol), np.float32(SHRINK), MAX_STEPS * W, budget)
@@ -175,7 +175,7 @@ class SmoKernel:
 
 
 class View(NamedTuple):
-    """Name the device buffers from which working sets are chosen.
+    """Hold the device buffers that the choice of a working set reads.
 
     f, b, lo, hi: gradients, coefficients and bounds, each (problems, n).
     epsilon: one number, the factor of |b| in the dual.
@@ -209,7 +209,7 @@ class State:
         known_gradient: coefficients near ``start`` and their gradients f, or None.
         """
         lo, hi, rounded_q = map(self.stream.round_wide, (problem.lo, problem.hi, problem.q))
-        self._rounded = replace(problem, lo=lo, hi=hi, q=rounded_q, start=None)  # the numbers as the device rounds them
+        self._rounded = replace(problem, lo=lo, hi=hi, q=rounded_q, start=None)  # numbers rounded as on the device
         known_b, f = known_gradient or (0, problem.q)
         arrays = map(self.padded, (f, start, problem.lo, problem.hi, problem.q))
         for buffer, array in zip((*self.view[:4], self.q), arrays, strict=True):
@@ -241,7 +241,7 @@ class State:
     def now(self) -> tuple[Problem, Vector, Vector]:
         """Return the problem, the coefficients b and the gradients f, both (P, n), in the caller's order of rows.
 
-        The bounds and the linear term of the problem are as the device rounds them.
+        The bounds and the linear term of the problem are rounded to the device's numbers.
         """
         f = self.gradients()
         certificate.finite(f, self.gram.kernel)
@@ -250,8 +250,8 @@ class State:
     def respond(self, b: Vector, panel: Panel) -> None:
         """Add K b to the gradients f, for coefficients b (P, n) in the caller's order of rows.
 
-        The support vectors are the right-hand rows of products. A product takes as many support vectors as fit in
-        ``panel``, or more if all of K is on the device.
+        The rows with b != 0 are the right-hand rows of products. A product takes as many of them as fit in ``panel``,
+        or more if all of K is on the device.
         """
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
         max_vectors = (s.limit - s.allocated) // (2 * (8 * self.P + 4)) if gram.whole else 0
@@ -269,7 +269,7 @@ class State:
 
 
 def _chunks(profile: Profile, n: int) -> int:
-    # A chunk has at least ``least`` rows, since each chunk needs memory for BINS bins.
+    # A chunk has at least ``least`` rows, since each chunk needs memory for a histogram of BINS bins.
     least = BINS if profile.style == "simd" else max(64, 2 * profile.group)
     return max(1, min(profile.chunks, n // least))
 
@@ -325,23 +325,26 @@ class Selection:
         kernel((group * self.chunks,), (group,), self.n, self.chunk, *arguments)
 
     def find_extremes(self, view: View) -> None:
-        """Compute the optimality state at the f and b of ``view``: extreme derivatives, and sums for the offsets."""
+        """Compute the optimality state at the gradients f and coefficients b of ``view``.
+
+        This is the smallest and largest derivative of the dual, and the sum of the derivatives by free coefficients.
+        """
         self.over_rows(self._k["extremes"], view, self.numbers, self.places)
 
     def sums(self, *arguments: Any, kernel: Any = None) -> Vector:
         """Return three sums over all rows, from which the host computes the objectives: quadratic, linear and loss.
 
-        arguments: the leading arguments of the kernel.
-        kernel: kernel that computes the sums, by default "objective". Its formulas stand in extremes.cl.
+        arguments: the leading arguments of the OpenCL kernel.
+        kernel: OpenCL kernel that computes the sums, by default "objective". Its formulas stand in extremes.cl.
         """
         self.over_rows(kernel or self._k["objective"], *arguments, self._sums)
         return np.asarray(self.stream.read_wide(self._sums, (self.chunks, 3)).sum(axis=0))
 
     def merge_extremes(self, least: Vector, most: Vector) -> None:
-        """Merge the extreme derivatives of other shards into the optimality state that :meth:`choose` uses.
+        """Merge the extreme derivatives of other shards into those of this shard, by which :meth:`choose` works.
 
-        least: smallest derivatives (groups,) by coefficients of other shards that can rise.
-        most: largest derivatives (groups,) by coefficients of other shards that can fall.
+        least: smallest derivatives (groups,) among coefficients of other shards that can rise.
+        most: largest derivatives (groups,) among coefficients of other shards that can fall.
         """
         numbers, places, counters = self.read_extremes()
         lower, higher = least < numbers[0, :, 0], most > numbers[0, :, 1]
@@ -366,8 +369,9 @@ class Selection:
     def read_extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
         """Read the optimality state that extremes.cl computed, and the counters of the solve.
 
-        Return three arrays. The first has extremes and sums of derivatives, the second row numbers and counts. Both
-        have the shape (chunks, groups, 4), as extremes.cl writes them. The third has the counters (4,).
+        Return three arrays. The first two have the shape (chunks, groups, 4), with an unused number at the end. The
+        first has the smallest and largest derivative, and the sum of the free coefficients' derivatives. The second has
+        the rows of these two derivatives, and the number of free coefficients. The third has the counters (4,).
         """
         numbers, places, counters = self._extremes.read(self.stream)
         return self.stream.narrow(numbers), places, counters
@@ -375,9 +379,9 @@ class Selection:
     def optimality(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
         """Read the optimality state over all chunks of rows, and the solve's counters (:meth:`KernelRows.counters`).
 
-        The state has four arrays (groups,), with a number for each group of rows with an offset. Two are derivatives of
-        the dual: the smallest by a coefficient that can rise, and the largest by a coefficient that can fall. The
-        others are the number of free coefficients and the sum of their derivatives.
+        The state has four arrays (groups,), with a number for each group of rows that share an offset. Two are
+        derivatives of the dual: the smallest among coefficients that can rise, and the largest among coefficients that
+        can fall. The others are the number of free coefficients and the sum of their derivatives.
         """
         numbers, places, counters = self.read_extremes()
         least, most = numbers[..., 0].min(axis=0), numbers[..., 1].max(axis=0)
