@@ -3,7 +3,7 @@
 Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sums of b fixed or free; on the host in float64
 Given:    the kernel matrix K (m, m), one problem over its m rows or several coupled ones, feasible coefficients b
 Returns:  b, the gradients f = K b + q, the KKT violation and the number of steps
-Stops:    violation <= tol, or no step lowers the dual, or the caller stops it
+Stops:    violation <= tol, or no step lowers the function above, or the caller stops it
 Source:   Scheinberg 2006 (An efficient implementation of an active set method for SVMs); Nocedal and Wright, 16.5
 
     until stopped, in rounds:
@@ -36,13 +36,13 @@ from clsvm.solvers.newton import Face, Factor, Rows, factor_with_ridge
 
 Flags = NDArray[np.bool_]
 EPS = certificate.EPS
-# In the first round of a solve, at most MIN_JOINED coefficients at a bound become free to rise, and as many to fall.
+# In the first round, at most MIN_JOINED coefficients leave their bounds upwards, and at most MIN_JOINED downwards.
 MIN_JOINED = 16
 MAX_FIXED = 128  # when this many coefficients have reached bounds, K among the free coefficients is factored anew
-RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3  # relative ridge on K's diagonal; its factor of growth in a round without progress
-ROUNDS = 100  # a solve has at most ROUNDS rounds, plus one for each coefficient
+RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3  # relative ridge of K; a round without progress multiplies it by RIDGE_GROWTH
+ROUNDS = 100  # a solve over n coefficients has at most n + ROUNDS rounds
 PAIRS = 2  # after PAIRS rounds without progress, every second round moves only the most violating pair
-STUCK = 10  # the solve ends after more than STUCK rounds in which neither the violation nor the dual fell
+STUCK = 10  # the solve ends after more than STUCK rounds in which neither violation nor dual objective fell
 CLOSE = 0.5  # the solve stops at a KKT violation of CLOSE * tol
 REFINEMENTS = 1  # iterative refinements of a step, since its Schur complement may be nearly singular
 
@@ -111,7 +111,7 @@ def solve(
         steps += made_steps
         current, noise = state.dual()
         decreased, lowest_dual = current < lowest_dual - noise, min(current, lowest_dual)
-        # Each coefficient that reaches a bound costs a step. If few did in this round, the next round frees more.
+        # Free more coefficients next if few reached a bound in this round, since each of these cost a further step.
         next_max = 2 * max_joined if 4 * fixed <= np.count_nonzero(entering) else max_joined // 2
         if decreased:
             stuck, max_joined = 0, max(MIN_JOINED, next_max)
@@ -132,8 +132,8 @@ class _State:
     def refresh(self) -> None:
         """Correct rounding errors in the fixed sums of b, then compute f = K b + q.
 
-        If rounding alone keeps all coefficients of a sum from their bounds, they move to these bounds, and the sum is
-        left as it is.
+        If all coefficients of a sum are within rounding of a bound, they move to these bounds, and the sum keeps its
+        rounding error.
         """
         sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
         for g in np.flatnonzero(sums != self.total):
@@ -148,7 +148,7 @@ class _State:
             excess = snapped_b.sum() - self.total[g]
             if at_bound(snapped_b).all() and abs(excess) <= 2 * slack:
                 self.b[in_group] = snapped_b
-                continue  # correcting the sum would move a coefficient off its bound, so that it would seem free
+                continue  # all are at bounds; correcting their sum would make one of them seem free
             distance = b - lo if excess > 0 else hi - b
             order = np.lexsort((-distance, at_bound(b)))  # free coefficients first, each kind by falling ``distance``
             b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(distance[order]), abs(excess)), prepend=0.0)
@@ -161,16 +161,18 @@ class _State:
         return float(self.b @ (self.f + self.q)) / 2 + self.epsilon * size, EPS * self.max_diagonal * size**2 / 100
 
     def choose_entering(self, optimality: Extremes, max_joined: int, least: float) -> NDArray[np.int8]:
-        """Choose the coefficients at a bound or at 0 that become free: those that violate optimality most.
+        """Choose the coefficients at a bound that become free: those that violate optimality most.
+
+        If epsilon > 0, 0 counts as a bound, since a coefficient there can rise or fall.
 
         Return a number for each coefficient: 1 if it becomes free to rise, -1 if it becomes free to fall, else 0.
 
-        max_joined: most coefficients that become free to rise, and most that become free to fall.
+        max_joined: limit of coefficients that become free to rise, and also of those that become free to fall.
         least: KKT violation that a chosen coefficient exceeds.
         """
         inside, entering, middle = optimality.inside, np.zeros(len(self.b), np.int8), optimality.offset
         if optimality.fixed_sums:
-            # With an offset midway between the extreme derivatives, some entries are chosen to rise and some to fall.
+            # Use the midpoint of the extreme derivatives as offset, so that some coefficients rise and some fall.
             with np.errstate(invalid="ignore"):
                 between = (optimality.least + optimality.most) / 2
             middle = np.where(np.isfinite(between), between, optimality.rho)[optimality.group]
@@ -204,7 +206,7 @@ class _State:
     def smooth_bounds(self, rows: Rows, up: Flags) -> tuple[Vector, Vector, Vector]:
         """Return three arrays for the entries ``rows``: derivatives of epsilon * |b|, lower bounds, upper bounds.
 
-        If epsilon > 0, 0 is a bound too: the bounds keep an entry on its side of 0, where epsilon * |b| is smooth.
+        If epsilon > 0, the bounds end at 0, so that an entry keeps its sign and epsilon * |b| is linear between them.
 
         up: for each entry at 0, whether it will rise.
         """
@@ -223,14 +225,14 @@ class _State:
 
 
 def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: float, most: float) -> tuple[int, int]:
-    """Minimise the dual over the free coefficients, in at most ``most`` steps.
+    """Minimise the dual over the free coefficients F, in at most ``most`` steps.
 
     Return the number of steps that changed a coefficient, and the number of coefficients that were fixed at a bound.
     If epsilon > 0, 0 is a bound too.
 
     inside: mask of the coefficients between their bounds; they are free.
     entering: 1 or -1 for a coefficient that becomes free to rise or to fall, 0 for all others.
-    ridge: the first ridge to try is ``ridge`` times the number of free coefficients times K's largest diagonal entry.
+    ridge: K_FF + r I is factored, first with r = ridge * (size of F) * (K_FF's largest diagonal entry).
     """
     F = np.flatnonzero(inside | (entering != 0))
     if not F.size:
@@ -247,7 +249,7 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
         d = face.minimum(fixed, zeros)
         if d is None:
             break
-        if sums:  # the sum of d in each group must be 0, so remove its rounding error
+        if sums:  # the step d must keep the fixed sums of coefficients, so remove its rounding error
             free_count = np.bincount(group[~fixed], minlength=len(present))
             for _ in range(2):
                 excess = np.bincount(group, d, len(present)) / np.maximum(free_count, 1)
@@ -286,7 +288,7 @@ def _factorize(hessian: Vector, ridge: float, least: float) -> Factor:
     """Return the Cholesky factor of ``hessian``, K among the free coefficients, plus a ridge on its diagonal.
 
     ridge: first ridge to try, as a share of the mean diagonal entry. It grows until the matrix is positive definite.
-    least: value to use for the mean diagonal entry if that is smaller.
+    least: lower limit of this mean diagonal entry.
     """
     ridges = takewhile(np.isfinite, accumulate(repeat(100.0), mul, initial=ridge))
     factor = factor_with_ridge(

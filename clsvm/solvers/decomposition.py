@@ -49,7 +49,7 @@ from clsvm.solvers.state import (
     squares,
 )
 
-# With more than UNTIMED rows, the host waits for each part of an outer iteration, to measure the part's time.
+# Parts of an outer iteration are timed only above UNTIMED rows, since the host must wait for the end of each part.
 UNTIMED = 1024
 WHOLE = 16  # the memory for a working set holds a multiple of WHOLE rows
 LEAST = 4  # if a working set has at least LEAST rows, half of them stay in the next working set
@@ -58,7 +58,7 @@ LEAST = 4  # if a working set has at least LEAST rows, half of them stay in the 
 class Solver(Loop):
     """Solve a problem on one device by outer iterations over working sets.
 
-    :meth:`load` starts another problem of the same shape and constraint, with the same memory and row cache.
+    :meth:`load` starts another problem of the same shape and constraint. It reuses the memory and the cached rows of K.
 
     Attributes
     ----------
@@ -121,12 +121,12 @@ class Solver(Loop):
     def _working_set(self, gram: Operator) -> tuple[int, int]:
         """Return the number of rows of a working set, and the number of rows for which memory is allocated.
 
-        Memory is allocated for the requested number of rows, rounded down to a multiple of the kernels' block size. The
-        number is reduced in steps of about an eighth, until the rows and the square tile of K among them fit in memory.
-
-        A working set has the requested number of rows, or as many as are allocated if these are fewer. The number is
-        even, because half of the rows stay in the next working set. With two fixed sums it is at least 4, a pair of
+        A working set has the requested number of rows, or as many as fit in memory if these are fewer. Its number of
+        rows is even, because half of them stay in the next working set. With two fixed sums it is at least 4, a pair of
         rows for each sum.
+
+        Memory is allocated for whole blocks of ``unit`` rows: as many as the requested rows fill, at least one. This
+        number is lowered in steps of about an eighth, until the rows and the square tile of K among them fit in memory.
         """
         stream, rows, unit = self.stream, gram.rows, max(gram.width, WHOLE)
         real, most = np.dtype(rows.dtype).itemsize, max_working_set(stream)
@@ -144,7 +144,7 @@ class Solver(Loop):
         return min(W, max(least, -(-requested // 2) * 2)), W
 
     def _other_bytes(self, W: int, real: int) -> int:
-        """Return the bytes that a working set of W rows needs in addition to its panel, a buffer of rows, and to Q.
+        """Return the bytes that a working set of W rows needs besides the buffer of its rows and its kernel matrix Q.
 
         real: bytes of a kernel value.
         """
@@ -157,7 +157,10 @@ class Solver(Loop):
         return self.state.now()
 
     def _update_optimality(self) -> None:
-        """Compute the optimality state on the device: extreme derivatives of the dual, and sums for the offsets."""
+        """Compute the optimality state on the device.
+
+        This is the smallest and largest derivative of the dual, and the sum of the derivatives by free coefficients.
+        """
         self.selection.find_extremes(self.view)
 
     def _replace(self, f: Vector) -> None:
@@ -166,7 +169,7 @@ class Solver(Loop):
 
     @contextmanager
     def cleared(self) -> Iterator[None]:
-        """Free the panel, a buffer for rows of X, and the tile Q; allocate them again when the context ends."""
+        """Free the panel, a buffer for rows of X, and the tile Q; allocate them again when the ``with`` block ends."""
         self.stream.finish()
         self.stream.free(*self.panel.buffers(), self.Q)
         try:
@@ -212,13 +215,13 @@ class Solver(Loop):
         with self._lap("update"):
             rows.plan(self.stay)
             rows.add_hits()
-        with self._lap("rows"):  # if ``rows_before_tile``, the row cache already has all changed rows
+        with self._lap("rows"):  # nothing to compute if ``rows_before_tile``: these rows of K are cached
             rows.compute_misses()
         self._update_optimality()
 
     @contextmanager
     def _lap(self, part: str) -> Iterator[None]:
-        """Measure the seconds of the ``part`` of an outer iteration that runs in this context.
+        """Measure the seconds of the ``part`` of an outer iteration that runs in this ``with`` block.
 
         For a report, the host waits for the end of the part, so that the seconds include the device's work. It does not
         wait if there are at most UNTIMED rows, or if several iterations run between two convergence checks.
@@ -228,7 +231,7 @@ class Solver(Loop):
         if self.stream.profile.sync == 1 and self.settings.reported and self.n > UNTIMED:
             self.stream.finish()
         elif self.sync == 1 or part == "rows":
-            # Send the queued commands to the device, at the latest after "rows", the last part of an iteration.
+            # Send the queued commands to the device; if sync > 1, only after "rows", the last part of an iteration.
             self.stream.flush()
         self.history.add_seconds(part, started)
 
@@ -277,8 +280,8 @@ class Coupled(Solver):
 
     With the gradients f_p = K b_p + q_p, the violation of row i is
     v_i = max {f_pi : b_pi > lo_pi} - min {f_pi : b_pi < hi_pi} over the problems p. The working set gets the rows with
-    the largest v_i: Selection chooses them as if -v were the gradient of one problem without bias. An SMO iteration
-    minimises over all coefficients b_pi of one row i of the working set.
+    the largest v_i: Selection takes -v for the gradient of one problem without bias. An SMO iteration minimises over
+    all coefficients b_pi of one row i of the working set.
     """
 
     def _other_bytes(self, W: int, real: int) -> int:

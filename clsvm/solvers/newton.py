@@ -2,14 +2,14 @@
 
 Solves:   minimise over d: 1/2 d'Md + g'd,  bottom <= d <= top,  the sum of d in each group 0;  M = K_FF + ridge I
 Given:    K_FF, the kernel matrix among the free coefficients F; the derivatives g of the dual by these coefficients;
-          bounds of their change d, between which the dual is smooth
-Returns:  coefficients b and gradients f with a lower dual, or unchanged
+          bounds of their change d, between which the dual is quadratic
+Returns:  coefficients b and gradients f at which the dual is lower; b and f as given if the step does not lower it
 Source:   Hintermueller, Ito, Kunisch 2002 (a primal-dual active set strategy is a semismooth Newton method), with a
           line search; Scheinberg 2006 for active sets of SVMs
 
     U'U  <- M, by blocks of columns
     H    <- {}, the set of coefficients that are fixed at a bound
-    until d takes no coefficient beyond its bounds:
+    repeat until d takes no coefficient beyond its bounds:
         d <- the minimum over F with the sums and the coefficients in H fixed, by a Schur complement of M
         H <- H and the coefficients that d takes beyond their bounds
     b, f <- b + t d, f + t K d with the t in (0, 1] that minimises the dual
@@ -45,15 +45,15 @@ MOST, LEAST = 4096, 32  # most and fewest free coefficients of a Newton step
 ALIGN = 256
 SHORT = 0.5  # Newton steps b + t * d of the coefficients b with t < SHORT are not taken
 BLOCK = 1024  # most rows of a block of the factor, so that the block's diagonal square fits in caches
-# On the host, a step with m free coefficients takes at most COPIES arrays (m, m) in the dtype of K.
-# In addition, the inner products in :class:`Factor` take at most PRODUCTS * m^2 bytes.
+# COPIES: on the host, a step with m free coefficients takes at most COPIES arrays (m, m) in the dtype of K.
+# PRODUCTS: inner products in a :class:`Factor` of m free coefficients take at most PRODUCTS * m^2 bytes.
 COPIES, PRODUCTS = 8, 32
 MAX_CHANGED = 0.25  # share of rows that may be added to or dropped from a factor before it is computed anew
-# Convergence checks record the violation once it was at most LOW times the first violation, or once LATE * n rows of K
-# were computed.
+# LOW: convergence checks record the violation once it was at most LOW times the first violation.
+# LATE: convergence checks record even a higher violation once LATE * n rows of K were computed.
 LOW, LATE = 0.5, 4
-# A first Newton step is considered after more than CHECKS_BEFORE recorded violations, a later step after more than
-# CHECKS_BETWEEN.
+# CHECKS_BEFORE: a first Newton step is considered after more than this number of recorded violations.
+# CHECKS_BETWEEN: a later Newton step is considered after more than this number of newly recorded violations.
 CHECKS_BEFORE, CHECKS_BETWEEN = 4, 2
 FAILURE_FACTOR = 4.0  # a step that does not lower the dual multiplies the estimated cost of later steps by this
 MIN_SAVING = 4.0  # a first Newton step is taken only if SMO is expected to cost at least this many times as much
@@ -82,7 +82,7 @@ class Factor:
         """Make an empty factor.
 
         ridge: ridge as a multiple of the mean diagonal entry of K among the first rows added.
-        least: value to use for the mean diagonal entry if that is smaller.
+        least: lower limit of this mean diagonal entry.
         """
         self.dtype, self.ridge = np.dtype(dtype), 0.0
         self._trsm, self._syrk, self._trsv = get_blas_funcs(("trsm", "syrk", "trsv"), dtype=self.dtype)
@@ -95,7 +95,7 @@ class Factor:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the factor U: of its blocks, and of the stored columns of U'^-1."""
+        """Return the bytes of the blocks of U, of the kept columns of U'^-1, and of their inner products."""
         blocks = sum(above.nbytes + diagonal.nbytes for above, diagonal in self._blocks)
         return blocks + self.columns.nbytes + self.products.nbytes
 
@@ -142,9 +142,9 @@ class Factor:
         return np.concatenate(found[::-1]).astype(np.float64)
 
     def add_columns(self, at: Rows) -> Rows:
-        """Return the indices in ``columns`` of the columns of U'^-1 with the numbers ``at``.
+        """Return where ``columns`` holds the columns ``at`` of U'^-1, the inverse of the factor's transpose.
 
-        Columns that ``columns`` lacks are computed and appended. U'^-1 is the inverse of the factor's transpose.
+        Columns that it lacks are computed and appended.
         """
         new = at[self._column_of[at] < 0]
         if len(new):
@@ -159,9 +159,9 @@ class Factor:
 
 
 def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
-    """Yield relative ridges to try, in rising order, for a Cholesky factor of K + ridge * I among ``rows`` rows.
+    """Yield ridges to try, in rising order, for a Cholesky factor of K + ridge * I among ``rows`` rows.
 
-    The ridge is the relative ridge times the mean diagonal entry of K.
+    They are multiples of K's mean diagonal entry. The first is near the rounding error of ``dtype``.
     """
     for k in range(TRIES):
         yield RIDGE_GROWTH**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows))
@@ -174,20 +174,21 @@ def factor_with_ridge(
 
     K may be indefinite by rounding, so that a small ridge can fail.
 
-    least: value to use for the mean diagonal entry of K if that is smaller.
+    least: lower limit of the mean diagonal entry of K, whose multiples the ridges are.
     add_rows: function that adds the rows to an empty factor, and returns whether that succeeded.
     """
     return next((one for one in (Factor(dtype, ridge, least) for ridge in ridges) if add_rows(one)), None)
 
 
 class Face:
-    """Minimise 1/2 d'Md + g'd over d (m,) by a Cholesky factor of M; sums of d and chosen entries of d are fixed.
+    """Minimise 1/2 d'Md + g'd over d (m,) by a Cholesky factor of M, with the sum of d in each group 0.
 
-    The sum of d in each group is 0. A Schur complement of M gives the multipliers of the sums and the fixed entries.
+    :meth:`minimum` can also fix entries of d at given values. A Schur complement of M gives the multipliers of the sums
+    and of the fixed entries.
 
     g: gradient (m,).
     group: group number of each entry, (m,).
-    groups: number of fixed sums, 0 if none is fixed.
+    groups: number of groups; 0 if no sum is fixed.
     refinements: number of iterative refinements of the multipliers.
     """
 
@@ -207,8 +208,8 @@ class Face:
     def minimum(self, fixed: NDArray[np.bool_], at: Vector) -> Vector | None:
         """Return the d (m,) that minimises 1/2 d'Md + g'd, with the sum of d in each group 0 and some entries fixed.
 
-        The entries that ``fixed`` (m,) marks have the values of ``at`` (m,). If they are all entries of a group, the
-        group's sum may differ from 0. Return None if no d is the minimum.
+        M is the factor's matrix, and g the gradient. Entries that ``fixed`` (m,) marks have the values of ``at`` (m,).
+        A group with all entries fixed may have another sum than 0. Return None if no minimum is found.
         """
         order = np.flatnonzero(fixed)
         factor, column = self._factor, self._factor.add_columns(order)
@@ -258,14 +259,15 @@ def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
 def minimum(
     factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, fixed: Rows
 ) -> Vector | None:
-    """Return the change d (m,) of the coefficients in a Newton step.
+    """Return the change d (m,) of the coefficients that minimises 1/2 d'Md + g'd, for M of the ``factor``.
 
-    Entries of d beyond their bounds are fixed at these bounds, and the other entries are computed anew, in at most
-    ROUNDS rounds. Return None if there is no minimum.
+    In at most ROUNDS rounds, entries of d beyond their bounds are fixed there, and the others are computed anew. Return
+    None if no minimum is found.
 
     g: derivatives of the dual by the coefficients of the factor's m rows, (m,).
     bottom, top: bounds of d, (m,).
-    group, groups: as in :class:`Face`.
+    group: group number of each entry, (m,).
+    groups: number of groups, in each of which the sum of d is 0; 0 if no sum is fixed.
     fixed: indices of the factor's rows whose coefficients are no longer free; d is 0 there.
     """
     at_bound, at, face = np.zeros(len(g), bool), np.zeros(len(g)), Face(factor, g, group, groups)
@@ -290,8 +292,8 @@ def _restore_sums(
     """Return the change d (m,) of the coefficients, with the sum of each group restored to 0.
 
     A row of ``sums`` (groups, m) marks the entries of a group. The rounding error of the sum is spread over the group's
-    free entries: entries between ``bottom`` and ``top`` that are not marked in ``fixed``. Return None if the free
-    entries are too close to their bounds for that.
+    free entries: those with bottom < d < top that ``fixed`` does not mark. Return None if the free entries are too
+    close to their bounds for that.
     """
     for one in sums:
         for _ in range(ROUNDS):
@@ -320,12 +322,12 @@ class CostModel:
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
         """Return whether the rest of the solve by SMO is expected to cost more than a Newton step of this ``price``.
 
-        Once the violation is at most LOW times its first value, this method records it at each convergence check. The
-        method assumes that the violation goes on falling as fast as over the second half of these checks.
+        It is called at each convergence check, and records the violation once this is at most LOW times its first
+        value. The violation is expected to fall further as fast as over the second half of the recorded checks.
 
         cost: cost of SMO so far, in the unit of ``price``.
         violation: the current KKT violation.
-        late: whether SMO has computed so many rows that the violation is recorded even if it is not low.
+        late: whether to record the violation even if it is not low, since SMO has computed many rows.
         """
         self._first = self._first or violation
         if not self._log and violation > LOW * self._first and not late:
@@ -457,8 +459,9 @@ class Newton:
     def _factorize(self, free: Rows) -> Factor | None:
         """Return a Cholesky factor of K among the rows ``free``.
 
-        The last factor is extended if few rows have become free or reached a bound since it was made. It keeps the rows
-        that reached a bound. Otherwise a new factor is made. Return None if K among the rows is not positive definite.
+        The last factor is extended if few rows became free or reached a bound since it was made; else a new factor is
+        made. An extended factor still contains rows that reached a bound, and the caller fixes their coefficients.
+        Return None if K among the rows is not positive definite.
         """
         last = self._factor
         if last is not None:
@@ -472,13 +475,13 @@ class Newton:
         return self._keep(made) if made else None
 
     def _keep(self, factor: Factor) -> Factor:
-        """Store the factor for the next Newton step, count its bytes as allocated on the stream, and return it."""
+        """Store the factor for the next Newton step, count its bytes towards the memory limit, and return it."""
         self._stream.reserve(factor.nbytes - self._reserved)
         self._factor, self._reserved = factor, factor.nbytes
         return factor
 
     def _grow(self, factor: Factor, rows: Rows) -> bool:
-        """Extend ``factor`` by the ``rows``, BLOCK of them at a time; return whether that succeeded."""
+        """Extend the Cholesky ``factor`` of K by ``rows``, BLOCK of them at a time; return whether that succeeded."""
         stream, m, n = self._stream, len(factor.rows), len(rows)
         panel = self._gram.panel(_round_up(min(BLOCK, m + max(0, n - BLOCK)) + min(BLOCK, n)), square=True)
         W = panel.capacity
@@ -489,7 +492,7 @@ class Newton:
         return grown
 
     def _extend(self, factor: Factor, rows: Rows, panel: Panel, buffers: list[Buffer]) -> bool:
-        """Extend ``factor`` by one block of rows; return whether that succeeded.
+        """Extend the Cholesky ``factor`` of K by one block of rows; return whether that succeeded.
 
         panel, buffers: memory for :meth:`_kernel_values`.
         """

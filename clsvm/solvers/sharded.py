@@ -1,6 +1,6 @@
 """Solve by decomposition over rows in shards: each device or worker has a part of the rows with their gradients f.
 
-Solves:   one problem of decomposition.py (BIAS, NONE or SPLIT); coupled problems are excluded
+Solves:   one problem of decomposition.py, with fixed or free sums of coefficients; coupled problems are excluded
 Given:    shards (:class:`Shard`) on several devices or machines, and a device for the working set
 Stops:    by the same criteria as decomposition.py, from the extreme derivatives of the dual in all shards
 
@@ -49,7 +49,7 @@ from clsvm.solvers.smo import Loop, Optimality
 from clsvm.solvers.state import Limits, Selection, SmoKernel, State, max_working_set, mirror
 
 Rows = NDArray[np.intp]
-Requests = Sequence[Request | None]  # arguments of a call for each shard, None for a shard that is not called
+Requests = Sequence[Request | None]  # for each shard the arguments of its call, or None if it is not called
 Call = Callable[[str, Requests], list[Any]]
 WHOLE = 16  # W, the largest number of rows of a working set, is a multiple of WHOLE
 SHARE = 0.5  # share of the free memory for a working set: its rows of X and the kernel matrix among them
@@ -62,7 +62,7 @@ def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, mo
 
     rows, f, b: row numbers, gradients and coefficients of the candidates, (c,).
     least, most: smallest and largest derivative of the dual over all rows, (groups,).
-    quota: most rows to choose. If a sum is fixed, up to ``quota`` rows that rise and as many that fall are chosen.
+    quota: largest number of rows; if a sum is fixed, of rows to rise, and also of rows to fall.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
     right, left = certificate.one_sided_derivatives(f, b, lo, hi, problem.epsilon)
@@ -107,9 +107,9 @@ class WorkingSet:
         return W
 
     def solve(self, X: Data, numbers: Iterable[Vector], limits: Limits) -> tuple[Vector, int]:
-        """Solve the dual over a working set of rows X (w, d), w <= W.
+        """Solve the dual over a working set of rows X (w, d), at most W rows.
 
-        Return the coefficients of these rows, and the number of SMO iterations in all calls so far.
+        Return the coefficients of these rows, and the total number of SMO iterations of all calls so far.
 
         numbers: gradients f, coefficients b, bounds lo and hi of the rows.
         """
@@ -134,7 +134,7 @@ class WorkingSet:
 class Sharded(Loop):
     """Solve one problem over rows in shards.
 
-    The shards compute the float64 values for the float64 check, in place of the function ``settings.exact``.
+    For the float64 check of gradients, the shards compute K b in float64, in place of ``settings.exact``.
     """
 
     sync = 1
@@ -178,7 +178,7 @@ class Sharded(Loop):
         while lost := {i for i, reply in enumerate(replies) if isinstance(reply, Lost)}:
             count_losses(losses, lost)
             on_lost(lost)
-            # A new shard gets no changes, since the coefficients that it got include them already.
+            # A new shard gets no changes of coefficients, since it was loaded with the current coefficients.
             again = [(one,) for one in self._unchanged()] if name == "step" else given
             retried = self._shards.call(name, [one if i in lost else None for i, one in enumerate(again)])
             replies = [retried[i] if i in lost else reply for i, reply in enumerate(replies)]
@@ -221,7 +221,7 @@ class Sharded(Loop):
     def _support_vectors(self, name: str, b: Vector, step: int, call: Call) -> Iterator[tuple[Rows, Data]]:
         """Yield the support vectors of coefficients b (1, n), at most ``step`` at a time: their row numbers and rows.
 
-        name, call: as in :meth:`_fetch_rows`.
+        name: "original" for rows as given, "prepared" for rows minus the plan's centre. call: sends requests to shards.
         """
         support = np.flatnonzero(b[0])
         for first in range(0, len(support), step):
@@ -233,8 +233,8 @@ class Sharded(Loop):
     def _step(self) -> None:
         before = self._steps
         self._solve()
-        # If no SMO iteration was made, the candidates were out of date, so others are requested. Each shard chose them
-        # by extreme derivatives that the other shards had before the last update of f.
+        # If no SMO iteration was made, the candidates were out of date, so new ones are requested from the shards.
+        # A shard chooses candidates by extreme derivatives that the other shards had before they last updated f.
         if self._steps == before:
             self._request_candidates()
             self._solve()
@@ -323,7 +323,7 @@ class Sharded(Loop):
 def _extremes(each: Sequence[Candidates], groups: int) -> tuple[Vector, Vector]:
     """Return two derivatives of the dual for each group of rows, both (groups,), over the given shards.
 
-    They are the smallest by a coefficient that can rise, and the largest by a coefficient that can fall.
+    They are the smallest among coefficients that can rise, and the largest among coefficients that can fall.
     """
     far = np.full(groups, np.inf)
     return np.min([far, *(one.least for one in each)], axis=0), np.max([-far, *(one.most for one in each)], axis=0)
@@ -378,9 +378,9 @@ class Change(NamedTuple):
     Attributes
     ----------
     staying
-        numbers, in this shard, of the shard's rows that stay in the working set.
+        this shard's rows that stay in the working set, as row numbers in the shard.
     least, most
-        smallest and largest derivative of the dual in the other shards, by their last replies, (groups,).
+        smallest and largest derivative of the dual in the other shards at their last replies, (groups,).
     stay
         number of rows in all shards that stay in the working set.
     computed
@@ -394,9 +394,9 @@ class Change(NamedTuple):
     slots
         cache slots for the kernel values of the rows X, (m,).
     hits
-        cache slots of the rows with a changed coefficient whose kernel values are in the row caches.
+        cache slots of the cached rows of K whose coefficients changed.
     hit_weights
-        changes of the coefficients of these cached rows.
+        changes of these coefficients.
     """
 
     staying: Rows
@@ -416,7 +416,7 @@ class Change(NamedTuple):
 class ShardInfo(NamedTuple):
     """Hold the properties of a shard, and the sizes of working set and row cache that suit the shard.
 
-    sizes: sizes of the shard's rows, mostly their squared norms (Kernel.sizes).
+    sizes: numbers from which each row's rounding errors follow, mostly its squared norm (Kernel.sizes).
     extent: largest and smallest norms of the shard's rows (precision.measured).
     W: number of rows of a working set (kernel_rows.sizes).
     cache_bytes: bytes of the row cache (kernel_rows.sizes).
@@ -444,7 +444,7 @@ class Candidates(NamedTuple):
     staying
         gradients of the shard's rows that stay in the working set.
     least, most, inside, sums
-        as in :class:`clsvm.solvers.smo.Optimality`, (groups,).
+        extreme derivatives of the dual, number of free coefficients and sum of their derivatives, (groups,).
     capacity
         slots of the shard's row cache.
     """
@@ -461,7 +461,7 @@ class Candidates(NamedTuple):
 
 
 def centred_plan(plan: Plan) -> Plan:
-    """Return ``plan`` with a centre of 0, for rows from which the centre was subtracted before they were sent."""
+    """Return ``plan`` with a centre of 0 to subtract, for rows that were already centred before they were sent."""
     return replace(plan, centre=np.zeros_like(plan.centre)) if plan.centre.any() else plan
 
 
@@ -488,12 +488,12 @@ class Shard:
     def info(self, working_set: int | str, cache: float | str, n: int) -> ShardInfo:
         """Return the shard's properties, and the sizes of working set and row cache that suit the shard.
 
-        working_set, cache: the options working_set_size and cache_size.
+        working_set, cache: the options working_set_size and cache_size; "auto" chooses a size for this shard.
         n: number of rows of all shards together.
         """
         found = precision.measured(self.stream, self.gram.rows, self.kernel, self.X, self.plan)
         W, nbytes, after, reason = sizes(self.stream, self.gram, working_set, cache, n)
-        given = W, 0 if after else nbytes, reason  # no cache if it would store only rows after the first ``after``
+        given = W, 0 if after else nbytes, reason  # no cache if it pays only after ``after`` rows were computed
         return ShardInfo(found.sizes, found.extent, *given, row_bytes(self.X), self.gram.rows.describe())
 
     def load(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
@@ -510,7 +510,7 @@ class Shard:
             self.cache = new_cache(self.stream, self.gram.rows, cache_bytes, W)
 
     def step(self, change: Change) -> Candidates:
-        """Apply the ``change`` of an outer iteration; return the shard's candidates for the next working set."""
+        """Update coefficients and gradients by the ``change``; return the candidates for the next working set."""
         with self.stream.recycling():
             with self.stream.scratch():
                 self._apply_change(change)
@@ -577,7 +577,7 @@ class Shard:
             self._accumulate(X, weights)
 
     def objective(self, rho: Vector) -> Vector:
-        """Return b'(f - q), q'b + epsilon * sum |b|, and the loss at offsets rho, over the shard's rows, (3,)."""
+        """Return b'Kb, q'b + epsilon * sum |b|, and the losses at offsets rho: sums over the shard's rows, (3,)."""
         with self.stream.scratch():
             return self.selection.sums(self.state.view, self.state.q, self.stream.wide(rho))
 

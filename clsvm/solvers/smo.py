@@ -23,17 +23,18 @@ from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
 
-# A float64 check is often needed at a violation just below tol, but not at CLOSE * tol. So a solve within tol continues
-# to CLOSE * tol, for at most CLOSE_CHECKS convergence checks.
+# CLOSE: a solve within tol continues to the violation CLOSE * tol if this may save its float64 check.
+# CLOSE_CHECKS: a solve within tol continues for at most CLOSE_CHECKS convergence checks, to save its float64 check.
 CLOSE_CHECKS, CLOSE = 3, 0.6
-PATIENCE = 200  # least outer iterations without progress before a solve counts as stalled
+PATIENCE = 200  # smallest number of outer iterations without progress after which a solve counts as stalled
 MAX_CERTIFICATES = 20  # a solve counts as stalled after more than so many float64 checks that did not confirm it
 # With at most FEW_ROWS rows, objectives are checked in float64 even if max_iter or max_time ended the solve.
 FEW_ROWS = 4096
-# The duality gap needs a pass over all rows. It is computed only after outer iterations whose working sets together
-# have about GAP_ROWS rows.
+# The duality gap needs a pass over all rows, so it is not computed after every outer iteration.
+# The duality gap is computed each time when outer iterations have had working sets of about GAP_ROWS rows in total.
 GAP_ROWS = 512
-PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")  # parts of a solve that are timed
+# The parts of a solve that are timed: "free" is a Newton step, "gap" the objectives, "exact" the float64 check.
+PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,9 @@ class Optimality:
     Attributes
     ----------
     least
-        smallest derivative of the dual by a coefficient that can rise, (groups,).
+        smallest derivative of the dual among coefficients that can rise, (groups,).
     most
-        largest derivative of the dual by a coefficient that can fall, (groups,).
+        largest derivative of the dual among coefficients that can fall, (groups,).
     inside
         number of free coefficients, (groups,).
     sums
@@ -76,7 +77,7 @@ class Optimality:
 
     @property
     def rho(self) -> Vector:
-        """Return the offset of each group of coefficients whose sum is fixed, (problems, groups); 0 if none is."""
+        """Return the offset of each group of coefficients whose sum is fixed, (problems, groups); 0 if no sum is."""
         if not self.problem.constraint.has_offset:
             return np.zeros((self.problem.problems, 1))
         return certificate.offsets(self.least, self.most, self.inside, self.sums)[None]
@@ -99,13 +100,13 @@ class History:
     close_checks
         number of checks at which the solve continued although the violation was within tol.
     steps
-        SMO iterations at the last check, or -1 after a float64 check replaced the gradient f.
+        SMO iterations at the last check; -1 after a float64 check replaced f, so that the solve cannot seem stalled.
     best
         smallest violation so far.
     best_at
         outer iteration of the smallest violation.
     level
-        dual objective at the last test for a stall, which is made when the violation has not fallen for long.
+        dual objective at the last test for a stall. The test is made when the violation has not fallen for long.
     certificates
         number of float64 checks after which the solve had to continue.
     exact_rows
@@ -167,7 +168,7 @@ class Loop(ABC):
     def _now(self) -> tuple[Problem, Vector, Vector]:
         """Return the problem, the coefficients b and the gradients f, in the caller's order of rows.
 
-        The bounds and the linear term of the problem are as the device rounds them.
+        The bounds and the linear term of the problem are rounded to the device's numbers.
         """
 
     @abstractmethod
@@ -184,9 +185,11 @@ class Loop(ABC):
 
     @abstractmethod
     def _sums(self, rho: Vector) -> Vector:
-        """Return three numbers (3,): b'(f - q), q'b + epsilon * sum |b|, and the loss.
+        """Return three sums (3,) for the objectives: b'Kb, q'b + epsilon * sum |b|, and the losses of the rows.
 
-        rho: offsets (problems, groups) at which the loss is computed.
+        b are the coefficients, K is the kernel matrix, and q the linear term of the dual.
+
+        rho: offsets (problems, groups) at which the losses are computed.
         """
 
     def _between_checks(self, optimality: Optimality) -> bool:
@@ -197,7 +200,7 @@ class Loop(ABC):
         return False
 
     def cleared(self) -> AbstractContextManager[None]:
-        """Return a context in which the memory of outer iterations is free for other use."""
+        """Return a context manager that may free buffers of outer iterations until its ``with`` block ends."""
         return nullcontext()
 
     def run(self) -> Result:
@@ -222,7 +225,7 @@ class Loop(ABC):
             if not changed:
                 self._step()
                 history.outer += 1
-        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # float64 checks of more rows take long
+        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # a check of more rows takes long
             self._check_float64(self._read().worst, np.inf)
         return self._result(status)
 
@@ -252,7 +255,7 @@ class Loop(ABC):
     def _confirm(self, status: Status, violation: float) -> tuple[Status | None, bool]:
         """Check in float64 a solve that reached ``status`` in its own dtype, at this ``violation``.
 
-        Return two values: the status, or None if the solve continues; whether it continues from float64 values of f.
+        Return (status, False) if the solve ends. Return (None, True) if it continues, from gradients f in float64.
         """
         s, history, started = self.settings, self.history, perf_counter()
         if s.progress:
@@ -271,7 +274,9 @@ class Loop(ABC):
         return None, True
 
     def _check_float64(self, violation: float, tol: float, gap: bool = False) -> certificate.CheckResult:
-        """Check b and f in float64, and replace f where the check computed it; return the result of the check.
+        """Check the coefficients b and gradients f in float64, and return the result of the check.
+
+        The check computes f of some rows again in float64; these values replace f.
 
         violation: KKT violation computed from f before the check.
         tol: KKT violation to reach.
@@ -289,9 +294,8 @@ class Loop(ABC):
     def _close_enough(self, violation: float) -> bool:
         """Return whether a solve whose violation is within tol shall end at this ``violation``.
 
-        Otherwise the solve continues to the violation CLOSE * tol, which is smaller and may need no float64 check. The
-        solve ends if rounding errors of K are so large that CLOSE * tol would need the check too. It also ends if they
-        are so small that ``violation`` needs no check.
+        Otherwise the solve continues to the violation CLOSE * tol, to save its float64 check. The solve ends if this
+        cannot save the check: ``violation`` needs none, or CLOSE * tol would need one too.
         """
         tol = self.settings.tol
         if self.check.exact is None or violation <= CLOSE * tol or self.dtype == "float64":
@@ -328,7 +332,7 @@ class Loop(ABC):
         s, history, now = self.settings, self.history, perf_counter()
         every = max(1, GAP_ROWS // (self.W * self.sync)) * self.sync
         wanted = s.gap_tol is not None and history.outer % every == 0
-        # The trace gets about 20 points in the first second, and later a point whenever the time grew by a tenth.
+        # The trace gets about 20 points in the first second, then one whenever the elapsed time has grown by a tenth.
         traced = s.reported and (not history.trace or now - history.began > 1.1 * history.trace[-1].seconds + 0.02)
         point = self._point(optimality, self._objectives(optimality.rho) if wanted or traced else None)
         if wanted or traced:
