@@ -375,7 +375,7 @@ class Newton:
             |G|^2 / (2 * penalty)  since the penalty makes F strongly convex in u
             |g|^2 / (2 * c)        if the Hessian is at least c A'A at all v with |A (v - u)| <= r = 2 |g| / c
 
-        The third bound holds because F(v) >= F(u) wherever |A (v - u)| = r. So the minimum of F is nearer to u.
+        The third bound holds because F(v) >= F(u) wherever |A (v - u)| = r. The minimum of F is thus within r of u.
 
         For the squared loss, c is the number ``curvature`` of :meth:`_weigh`. For another loss l, l'' changes between u
         and v, so c is half of ``curvature``. This is correct if l'' at v is at least half of l'' at u. Decision

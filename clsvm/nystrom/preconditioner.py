@@ -55,7 +55,7 @@ FEW_SAMPLE_STEPS = 150  # assumed conjugate gradient steps of a solve if only th
 # HOST: cost of a float64 multiply-add on the host, in multiply-adds of a dense product on the device.
 # OUTPUT: cost of using a kernel value for one output, in multiply-adds of a dense product on the device.
 HOST, OUTPUT = 2.0, 3.0
-RESTART_FACTOR = 2.0  # assumed ratio of conjugate gradient steps to steps in theory; each Newton step begins anew
+RESTART_FACTOR = 2.0  # assumed ratio of conjugate gradient steps to theory's; each Newton step restarts the method
 # A fit with a non-quadratic loss is assumed to solve SOLVES linear systems, and to make the factor A MAKES times.
 SOLVES, MAKES = 3, 8
 MAX_B_BYTES = 1 << 30  # limit of the bytes of the preconditioner's matrix B, and so of the number of sampled rows
