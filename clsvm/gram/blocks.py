@@ -360,7 +360,7 @@ class BlockGram(Operator):
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> None:
         self.stream, self.kernel = stream, kernel
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
-        # _rows_stay: whether right-hand rows stay laid out on the device, as CSR rows do, which products copy again
+        # _rows_stay: whether right-hand rows stay laid out on the device (CSR), since each product copies them again
         self._rows_stay = not layouts.LAYOUTS[streamed.single.kind].shared
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)

@@ -280,11 +280,12 @@ class OnePass:
 
     @staticmethod
     def of(gram: Gram, panel: Panel, k: int, limit: int) -> OnePass | None:
-        """Return a OnePass, which computes K' H K V for ``k`` outputs. The panel, a buffer, holds the rows U.
+        """Return a OnePass, which computes K' H K V with K = K(X, U) for ``k`` outputs.
 
-        Return None if the layout or the device has no program for K' H K V, or if a work-item's scratch memory exceeds
-        ``limit`` bytes. That memory holds values of K, the sums K V, and the sums K' H K V. The sums K V are there
-        twice: in wide numbers (doubles or pairs of floats), and in the dtype of K.
+        ``panel`` is the buffer of the rows U. Return None if the layout or the device has no program for K' H K V, or
+        if a work-item's scratch memory exceeds ``limit`` bytes. That memory holds values of K, the sums K V, and the
+        sums K' H K V. The sums K V are there twice: in wide numbers (doubles or pairs of floats), and in the dtype of
+        K.
         """
         stream, rows = gram.stream, gram.rows
         sub, real = MAX_SUB if k >= SEVERAL else MAX_SUB // 2, np.dtype(rows.dtype).itemsize
@@ -297,7 +298,7 @@ class OnePass:
         return OnePass(gram, panel, k, made, scratch, items) if made and items else None
 
     def add(self, V: Buffer, weights: Weights, out: Buffer, count: Buffer) -> None:
-        """Add the product K' H K V to the buffer ``out``. The buffer ``count`` holds the number of rows U.
+        """Add K' H K V, for K = K(X, U), to the buffer ``out``. The buffer ``count`` holds the number of rows U.
 
         V and ``out`` are transposed: (k, capacity), with the panel's capacity. V is in the dtype of K. ``weights``
         holds H.

@@ -100,7 +100,7 @@ def symmetric_sums(
     is too small.
 
     Only half of the symmetric K among the requested rows and the support vectors is computed: each block of rows is
-    paired with the rows before its end. A value K(x, y) is used for the sum at x and for the sum at y.
+    paired only with the rows before the block's end. A value K(x, y) is used for the sum at x and for the sum at y.
     """
     plan, both = layouts.cheaper_plan(plan, X), np.union1d(rows, support).astype(np.int32)
     laid_in_order = layouts.LAYOUTS[plan.kind].in_order
@@ -245,8 +245,8 @@ class HostBlocks:
     def _between(self, kernel: Kernel, X: Any, Y: Any) -> NDArray[np.float64]:
         """Return K(X, Y).
 
-        If |x - y|^2 is computed from norms and inner products, a few rows of X are taken at a time, to stay in a CPU
-        cache.
+        If |x - y|^2 is computed from norms and inner products, a few rows of X are taken at a time: a CPU cache then
+        holds the values.
         """
         if self._whole or "sqdist" not in kernel.spec.expression.names:
             return kernel(X, Y)

@@ -7,8 +7,8 @@ fixed numbers.
 
 Clusters: rows of a cluster are nonzero in similar columns. Several clusters, the active ones, are filled at a time. The
 device takes one row after another. A row joins the active cluster S for which the fewest additional zeros must be
-stored. Let Jx be the columns in which the row is not 0, JS the union of these columns over the cluster's rows, and |S|
-the number of the cluster's rows:
+stored. Jx are the columns in which the row is not 0. JS is the union of these columns over the cluster's rows, whose
+number is |S|:
 
     additional zeros = |S| |Jx - JS| + |JS - Jx|.
 
@@ -155,9 +155,9 @@ _LANES = 16  # number of active clusters (which a row can join) whose bit sets o
 # A cluster's rows are stored in all columns in which one of them is nonzero, so that zeros are stored too.
 EXCESS = 0.85  # zeros that a cluster stores, divided by those of as many neighbours among rows sorted by similarity
 _CROSSING = 8  # rows are sorted before clustering if there will be at least _CROSSING * ACTIVE clusters
-_SAMPLE = 2048, 1 << 22  # largest number of rows, and of values, in the sample that finds columns to sort by
+_SAMPLE = 2048, 1 << 22  # limits of rows and of values in the sample from which the columns to sort by are chosen
 _TELLING = 32  # largest number of columns by which rows are sorted
-_SORTED = 8192, 1 << 24  # largest number of rows, and of values, in the sample that estimates a cluster's columns
+_SORTED = 8192, 1 << 24  # limits of rows and values in the sample from which a cluster's number of columns is estimated
 _STAGING = 256 << 20  # bytes of dense rows that are copied to the device at a time
 
 

@@ -55,7 +55,7 @@ class Measures(NamedTuple):
     def extent(self) -> Extent:
         """Return the extremes over all rows: of squared norms in ``sizes``, and of entries in ``high`` and ``low``.
 
-        The smallest squared norm and entry are taken over positive numbers only. Without numbers, an extreme is 0.
+        The smallest squared norm and entry are taken over positive numbers only. An extreme over no numbers is 0.
         """
         return Extent(_most(self.sizes), _least(self.sizes), _most(self.high), _least(self.low))
 
@@ -188,8 +188,8 @@ class RowPrecision:
 
     An Extent holds the largest and smallest norm of a set of rows, and for element-wise kernel functions their entries'
     extremes. All rows within the Extent of the support vectors share one test. For other rows, a norm or entry
-    above that Extent is rounded up to a power 2^(i / 8), with whole i, and one below it is rounded down. Rows with the
-    same rounded numbers then share a test.
+    above that Extent is rounded up to a power 2^(i / 8), with whole i. One below it is rounded down. Rows with the same
+    rounded numbers then share a test.
 
     ``span`` is the Extent of the support vectors. ``weight`` is the sum of a decision function's absolute coefficients,
     the largest if there are several functions. ``d`` is the number of terms in an inner product.
@@ -239,7 +239,7 @@ class RowPrecision:
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
         """Find the rows whose norm or entries are outside the Extent of the support vectors.
 
-        A norm or entry above the Extent is rounded up to a power 2^(i / 8), with whole i, and one below it is rounded
+        A norm or entry above the Extent is rounded up to a power 2^(i / 8), with whole i. One below it is rounded
         down. Rows with the same rounded numbers form a group. Yield the Extent of each group and the indices of its
         rows.
         """

@@ -204,8 +204,8 @@ class Operator(Protocol):
 
         U are the panel's right-hand rows, and X the operator's rows. The buffer ``count`` holds the number of rows U.
         ``update`` holds the weights D and the sums c. ``store`` or ``update`` may be None. If ``end`` is positive, the
-        caller needs the product only for the rows of X before position ``end``, a multiple of V (the rows in a lane
-        group).
+        caller needs the product only for the rows of X before position ``end``. It is a multiple of V, the number of
+        rows in a lane group.
         """
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
@@ -217,7 +217,7 @@ class Operator(Protocol):
         """
 
     def use(self, units: Units | None) -> None:
-        """Choose matrix units (tensor cores) for later products K(X, U) with many right-hand rows U, or None.
+        """Choose matrix units (tensor cores), or None, for later products K(X, U) with many right-hand rows U.
 
         The device must hold all rows X.
         """
@@ -248,8 +248,8 @@ class Gram(Operator):
     squared
         buffer of the rows' squared norms as the matrix units (tensor cores) compute them, or None.
     min_tiles
-        A product uses the larger register tiles, named "wide", only if it has at least this many. Fewer of them would
-        leave compute units idle.
+        smallest number of the larger register tiles, named "wide", for which a product uses them. Fewer would leave
+        compute units idle.
 
     ``slots`` is a dictionary in which :meth:`slot` keeps the buffers that it makes. Several Grams may share it.
     """
@@ -270,7 +270,7 @@ class Gram(Operator):
         self.min_tiles = stream.compute_units
 
     def use(self, units: Units | None) -> None:
-        """Choose matrix units (tensor cores) for later products K(X, U) with many right-hand rows U, or None.
+        """Choose matrix units (tensor cores), or None, for later products K(X, U) with many right-hand rows U.
 
         The rows X must be dense float32 (see Units.why_not). Panels made before this call keep ordinary arithmetic.
         """

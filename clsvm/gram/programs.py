@@ -208,7 +208,7 @@ class Units:
     name
         the name in reports.
     text
-        name of the file cl_kernels/<text>.cl, which defines fragments, and parts of numbers that the units multiply.
+        name of the file cl_kernels/<text>.cl, which defines fragments and splits numbers into parts for the units.
     platform
         a word in the names of the OpenCL platforms that may have these matrix units.
     warp
@@ -264,7 +264,7 @@ class Units:
         """Return the number of fragments of a warp that write their sums to local memory at the same time.
 
         Several work-items have terms of the same sum over the rows U of K(X, U), which they add in local memory. The
-        terms overwrite features there, whose space limits the number of fragments.
+        terms overwrite the features there, so the space of the features limits the number of fragments.
         """
         staged = 32 * self.depth * ((self.groups + self.blocks) * lanes // 4 + 4)
         across, each = self.blocks * lanes // self.vectors, self.groups * lanes // self.rows * self.fragment
@@ -315,8 +315,8 @@ class Units:
 
 # The method "tf32 x 3" computes each product with a relative error of at most 2^-21 (cl_kernels/gram/mma.cl).
 # NVIDIA's matrix units also truncate each sum of eight products, which adds an error of about 2^-21.
-# AMD's matrix units round as float32 does, so that their ``error`` is the eps of float32.
-# The attribute ``error`` does not depend on the number of features.
+# AMD's matrix units round as float32 does, so that Units.error is the eps of float32.
+# Units.error does not depend on the number of features.
 # On an H100, matrix units took 1.07 times as long as ordinary arithmetic for 128 features, and 0.85 times for 784.
 UNITS: tuple[Units, ...] = (
     Units(

@@ -36,7 +36,7 @@ _TILE = 64  # in every layout a multiple of V (rows stored side by side) and of 
 _BEGIN = ALIGNMENT // 4
 CHUNK = 256 << 20  # rows to predict are laid out in chunks of at most this many bytes
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANEL if it is kept, PASSING if refilled
-MIN_PANEL = 512  # a refilled buffer has room for at least this many support vectors, since each filling has a cost
+MIN_PANEL = 512  # a buffer that is refilled has room for this many support vectors or more, since filling it takes time
 ALL = slice(None)  # select every group of support vectors
 SECTIONS = 16  # from this many pieces of support vectors on, it pays to build a program that sums all in one launch
 WEIGHTS = 8 << 20  # largest size in bytes of coefficients on the device; those of a single Piece may take more
@@ -145,7 +145,7 @@ class LoadedPanel(NamedTuple):
     panel
         the panel, in which the support vectors are the right-hand rows of products.
     pieces
-        the support vectors in the panel, by group: each :class:`Piece` is of one group.
+        the pieces (:class:`Piece`) in the panel, each of one group of support vectors.
     sections
         for each piece, a device array of three numbers: its size, its position and its group's index (Piece.numbers).
     buffers
@@ -278,7 +278,7 @@ class Support:
         return self._summed(stream, X, coefficients / units[:, None], groups) * scaled
 
     def _summed(self, stream: Stream, X: Data, coefficients: Vector, groups: slice) -> Vector:
-        """Return the sums that :meth:`responses` defines, without scaling the coefficients.
+        """Return weighted sums of K(S, X) over groups of support vectors S, as :meth:`responses` does.
 
         The coefficients must be in the range of the device's wide numbers, which are doubles or pairs of floats.
         """

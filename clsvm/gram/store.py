@@ -56,8 +56,9 @@ class RowCache:
         self._stream, self.ld = stream, ld
         row = ld * itemsize
         # Slabs are buffers of cached rows of K. Their size is rounded, so that later fits can reuse them.
-        # all_rows: size in bytes at which SLABS = 8 slabs hold all rows of K, so that no slab is larger
-        # most, unit: the largest size in bytes of a slab, and a power of two to whose multiple it is rounded down
+        # all_rows: size in bytes at which SLABS = 8 slabs hold all rows of K, so that no slab need be larger
+        # most: largest size in bytes of a slab that the memory limit allows
+        # unit: power of two; ``most`` is rounded down to a multiple of it
         # If the device has its own memory, ``unit`` is at most most / 8, so that rounding loses little memory.
         all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()
         most = max(limit // SLABS, 1)
@@ -176,7 +177,7 @@ class StoredGram(Operator):
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         given = self._store._replace(slot=at).arguments()
-        assert update  # solvers pass no ``update`` only to operators that set ``by_blocks``, and StoredGram does not
+        assert update  # never None here: solvers omit ``update`` only if ``by_blocks`` of the operator is true
         self._add_between((panel.capacity,), None, given, right.rows, count, update.D, update.c)
 
 
@@ -211,8 +212,8 @@ def precomputed(stream: Stream, K: NDArray[Any], dtype: str) -> StoredGram:
 def computed(gram: Operator, tiles: bool) -> StoredGram:
     """Compute all of K for the rows of ``gram``, and return an operator that reads the stored K for many solves.
 
-    ``tiles`` says whether K(U, U) among the right-hand rows U of a product K(X, U) may be computed again where that is
-    cheaper than gathering the values from K.
+    ``tiles`` says whether K(U, U) between right-hand rows U may be computed again where that is cheaper than gathering
+    the values from the stored K.
 
     SIMD-style devices, which are CPUs, compute half of K and mirror it if values are costly. Mirroring also keeps K
     symmetric: K(x, y) and K(y, x) of element-wise sums over sparse rows can differ in the last bit.
