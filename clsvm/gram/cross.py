@@ -54,7 +54,7 @@ EACH = 4  # number of work-items for each compute unit in a launch
 CACHE = 2 << 20  # bytes of kernel values in a work-item's scratch memory, about as much as a core's cache holds
 # A work-item's scratch memory holds the kernel values of MIN_SUB to MAX_SUB lane groups. A lane group is V rows of X.
 MIN_SUB, MAX_SUB = 2, 8
-SEVERAL = 4  # for fewer than this many outputs, MAX_SUB / 2 replaces MAX_SUB
+SEVERAL = 4  # for fewer outputs than this, scratch memory holds the kernel values of at most MAX_SUB / 2 lane groups
 
 
 def usual_tile_bytes(stream: Stream, row: int) -> int:

@@ -154,7 +154,7 @@ _GROUP = 64  # number of work-items of a work-group that assigns rows to cluster
 _LANES = 16  # number of active clusters (which a row can join) whose bit sets of columns are stored side by side
 # A cluster's rows are stored in all columns in which one of them is nonzero, so that zeros are stored too.
 EXCESS = 0.85  # zeros that a cluster stores, divided by those of as many neighbours among rows sorted by similarity
-_CROSSING = 8  # rows are sorted before clustering if there will be at least _CROSSING * ACTIVE clusters
+_CROSSING = 8  # rows are sorted before clustering if there are this many times as many clusters as are filled at a time
 _SAMPLE = 2048, 1 << 22  # limits of rows and of values in the sample from which the columns to sort by are chosen
 _TELLING = 32  # largest number of columns by which rows are sorted
 _SORTED = 8192, 1 << 24  # limits of rows and values in the sample from which a cluster's number of columns is estimated
