@@ -176,8 +176,8 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 
 // Compute t[q][i] = sum_u v[q][u] * K[u][i] for the outputs q = p .. p + outputs - 1 and the LINE rows i of a
 // work-group. v are coefficients, and K[u][i] is a kernel value.
-// A work-item sums over the right-hand rows u = begin .. end - 1 for one row i. Then the sums of the WG / LINE
-// work-items of each row are added.
+// Each row i has WG / LINE work-items. Each of them sums over a share of the right-hand rows, u = begin .. end - 1.
+// Then these sums are added.
 #define FORWARD(outputs)                                                                                             \
   {                                                                                                                  \
     wide total[outputs];                                                                                             \
@@ -206,8 +206,8 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 
 // Compute out[q][u] += sum_i K[u][i] * r[q][i] for the outputs q = p .. p + outputs - 1, and for ROWS_EACH right-hand
 // rows u.
-// Work-item lid sums over the rows i = lid, lid + WG, ... Then the WG sums for each right-hand row are added in two
-// steps: LINE work-items add WG / LINE sums each, and one work-item adds the LINE results.
+// Work-item lid sums over the rows i = lid, lid + WG, ... Then the WG sums for each row u are added in two steps. LINE
+// work-items add WG / LINE sums each, and one work-item adds their LINE results.
 #define BACK(outputs)                                                                                                \
   {                                                                                                                  \
     wide total[ROWS_EACH][outputs];                                                                                        \

@@ -1,8 +1,8 @@
 // Pack rows of 0 and 1 into words of B bits, with a bit for each feature j, and count each row's ones.
 // A lane group has V rows side by side. Lane ``lane`` of lane group g has row i = order[g * V + lane] - row0 of X:
 //   bit j % B of values[at[g] + (j / B) * V + lane] = x_ij,   xx[g * V + lane] = sum_j x_ij
-// B is 64 if kernel values are doubles, else 32. j / B is rounded down.
-// Row i of X starts at X + begin + i * d, and has the number row0 + i in ``order``.
+// B is 64 if kernel values are doubles, else 32. j / B is rounded down. at[g] is where lane group g begins.
+// X is a part of all rows: row i of X has the number row0 + i in ``order``, and starts at X + begin + i * d.
 // A lane with order[...] < 0, or with a row i outside 0 .. rows - 1, is padding: its words become 0.
 // Launch (V, groups): a work-item packs one row. Consecutive items write consecutive words.
 #ifndef INPUT

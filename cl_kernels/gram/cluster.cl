@@ -38,8 +38,8 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
 }
 
 // Define the fields of slot s. A slot stores one active cluster, which rows can still join. There are k slots, a
-// multiple of LANES.
-// WORD is word w of a bit set, the columns in which any row of the cluster has a nonzero. COLUMNS is the number of
+// multiple of LANES = 16.
+// WORD is word w of the bit set of columns in which any row of the cluster has a nonzero. COLUMNS is the number of
 // these columns. ROWS is the cluster's number of rows, or -1 for an unused slot. NAME is the index of the cluster.
 // Work-item ``lid`` of the work-group owns the slots lid, lid + WG, ...
 #define WORD(s, w) (((size_t)(s) / LANES * words + (w)) * LANES + (s) % LANES)
@@ -57,7 +57,8 @@ inline int lowest(int16 v) {
 }
 #endif
 
-// Return the slot of the cluster that row x joins: the slot of lowest cost, and of equal costs the first slot.
+// Return the slot (place of a cluster) that row x joins: the slot of lowest cost, or the first of several.
+// The cost is the number of zeros that have to be stored in addition if the row joins the cluster:
 //   cost = (rows in the cluster) * |Jx \ JS| + |JS \ Jx|
 // Jx is the set of the row's nonzero columns. JS is the set of columns in which a row of the cluster has a nonzero.
 inline int nearest(const int words, const int k, global const uint *restrict x, global const uint *restrict unions,
@@ -110,7 +111,7 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 // At most ``active`` of the work-group's clusters are active at a time, each in a slot. When a cluster is full, the
 // next cluster takes its slot.
 // order[c * size ...] receives the rows of cluster c. If the cluster is not full, the other entries stay unchanged.
-// filled[c] receives a bit set, the columns in which any row of cluster c has a nonzero.
+// filled[c] receives the bit set of columns in which any row of cluster c has a nonzero.
 kernel OF_GROUP void assign(const int n, const int words, const int size, const int active, const int k,
                             const int clusters, const int share, global const uint *restrict patterns,
                             global const int *restrict walk, global uint *restrict unions, global int *restrict slots,

@@ -1,7 +1,8 @@
 // Pack rows of X into lane groups g of V rows, where the V values of a feature are side by side:
 //   values[at[g] + j * V + lane] = X[i][J[j]] - centre[J[j]],   with i = order[g * V + lane] - row0
 // J lists the features of lane group g: columns[columns_at[g] ...], or all d features if ``dense`` is set.
-// The difference is rounded once. Row i of X starts at X + begin + i * d, and has the number row0 + i in ``order``.
+// The difference is rounded once. at[g] is where lane group g begins.
+// X is a part of all rows: row i of X has the number row0 + i in ``order``, and starts at X + begin + i * d.
 // A lane with order[...] < 0, or with a row i outside 0 .. rows - 1, is padding: its values become 0.
 // Launch (S, groups): work-item s of a lane group takes the features J[s], J[s + S], ...
 // Consecutive items of a work-group read consecutive columns of X. In SIMD style (on CPUs) S is 1.

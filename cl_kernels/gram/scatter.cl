@@ -2,8 +2,8 @@
 // A panel holds the right-hand rows U of a product K(X, U). A block consists of lines of UB numbers, one for each
 // right-hand row. Each feature j that one of these rows has gets a line. Line 0 is zero, and serves all other features:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - base, 0),   uu[u] = |y_u|^2
-// line_of[j] is ``base`` plus the line of feature j. line_of is not cleared between blocks. Numbers from earlier blocks
-// are at most ``base``, and so give line 0.
+// line_of[j] is ``base`` plus the line of feature j. ``base`` grows from block to block. So the numbers that earlier
+// blocks left in line_of are at most ``base``, and give line 0.
 // Right-hand row u is CSR row rows[u]. It is zero if rows[u] < 0 or u >= count[0].
 // The rows can also have dense_columns columns outside CSR, with all values in the buffer ``dense``. Column k of these
 // has line 1 + k of the block. The lines of the CSR features j follow.

@@ -9,9 +9,10 @@
 // work-item takes a row u.
 // mirror_rows completes rows u of K by symmetry. Of row u only the first ends[u] columns are stored:
 //   K[u][v] = K[v][u] for v >= ends[u]
-// ends[u] is n or a multiple of SIDE = 16. Row v must have its columns 0 .. v, and the last n % SIDE rows all columns.
-// Only SIMD style has this kernel. A work-item completes SIDE rows u, in blocks of SIDE x SIDE values, so that reads
-// and writes take whole cache lines.
+// ends[u] is n or a multiple of SIDE = 16. Row v must have columns 0 .. v, and each of the last n % SIDE rows all
+// columns.
+// mirror_rows exists only in SIMD style. A work-item completes SIDE rows u, in blocks of SIDE x SIDE values, so that
+// reads and writes take whole cache lines.
 // add_between adds values of K, times factors D, to sums c. Each u has a work-item, and row i of K must be in slot i:
 //   c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
 #define SIDE 16

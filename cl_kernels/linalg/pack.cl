@@ -1,8 +1,9 @@
 // Pack n vectors of d numbers of a matrix M into blocks of V vectors, the layout that products of matrices read:
 //   to[((i / V) * length + to0 + k) * V + i % V] = M[from + i * stride + k * step],   i < n,  k < d
-// The vectors are rows of M if step is 1, and columns of M if stride is 1; either is 1. i / V is rounded down.
+// One of step and stride is 1. The vectors are rows of M if step is 1, and columns if stride is 1. i / V is rounded
+// down.
 // Vectors i >= n are filled with zeros. With ``triangle`` set, the entries k < i of vector i are 0 too.
-// A block has memory for ``length`` entries of each vector. Entry 0 of a vector is stored as entry to0.
+// A block has memory for ``length`` entries of each vector. The d entries are stored from entry to0 on.
 // Work-items: the global size is (S, blocks). The S items of a block divide its numbers among them, so that
 // consecutive items read consecutive numbers of M.
 // SIMD style (on CPUs): S is 1, and the item reads and writes V numbers at a time. If step is 1, it transposes V x V

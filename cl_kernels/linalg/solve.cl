@@ -1,5 +1,6 @@
 // Solve U' x = c by forward substitution, for an upper triangle U (b, b) and each column c of the matrix C:
 //   x_u = (c_u - sum_{l < u} U[l][u] * x_l) / U[u][u],   with U[l][u] = values[at + l * down + u * right]
+// U begins at values[at]; its rows are ``down`` numbers apart, and its columns ``right`` numbers.
 // c is the part of the column in the rows k0 .. k0 + b - 1 of C. A row of C has ld numbers. x replaces c.
 // x is also written to the array X, in lane groups g of V columns with ``length`` numbers each:
 //   X[(g * length + k0 + u) * V + lane] = x_u of column g * V + lane

@@ -4,8 +4,8 @@
 //     the smallest of each is found separately
 // The result replaces ``value`` and ``index`` in every item. NAME is wide_argmin or real_argmin, for values of the type
 // wide or real (common.cl). DEFINE_ARGMIN defines both functions for one type.
-// There are two stages in local memory. First RADIX = 16 work-items reduce WG / RADIX values each. Then every work-item
-// reduces the RADIX results. A work-group of at most RADIX items has only the second stage.
+// There are two stages in local memory. In the first, RADIX = 16 work-items reduce WG / RADIX values each. In the
+// second, every work-item reduces the RADIX results. A work-group of at most RADIX items has only the second stage.
 // A barrier precedes each stage. In larger groups no barrier follows, because the second stage reads only entries that
 // the next call does not write before its first barrier.
 // Arguments: ``values`` and ``indices`` in local memory have ENTRIES_EACH entries each, for NAME_2 twice as many.

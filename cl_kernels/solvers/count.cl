@@ -3,10 +3,10 @@
 // Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. With NO_BIAS
 // all rows are on side 0. Rows that are already in the working set (in_set[row] = 1) are on no side.
 // A bin is a range of violations. Bin 0 of a side is only for rows with an extreme gradient, m or M (extremes.cl).
-// From bin 1 on, violations fall from bin to bin, and 128 bins cover a factor of 2.
+// From bin 1 on, violations fall from bin to bin, by a factor of 2 over 128 bins.
 // The last bin of a side is the first one such that the bins up to it have at least ``quota`` rows. All rows in earlier
-// bins are chosen, and so many rows in the last bin that the side has ``quota`` rows. If the side has fewer rows than
-// ``quota``, all are chosen, and the last bin is BINS.
+// bins are chosen, and rows in the last bin until the side has ``quota`` rows. If the side has fewer rows than
+// ``quota``, all are chosen, and the last bin is set to BINS, which is no bin.
 // Four kernels run one after another, after extremes.cl. Chunk c is the rows c * chunk .. (c + 1) * chunk - 1:
 //   histogram  counts[c][side][bin] = number of rows of chunk c;   totals[side][bin] = their sum over the chunks
 //   threshold  ends[side][0] = the side's last bin;   ends[side][1] = number of rows to choose from it
@@ -26,8 +26,8 @@
 
 // Return side * BINS + bin, the place of row i in a histogram of violations. Return -1 if the row does not violate the
 // optimality conditions.
-// side is 0 if the row violates the conditions because its coefficient can rise, and 1 because it can fall.
-// bin is a range of violations. Each bin has smaller violations than the bin before it. Bin 0 is for two rows alone:
+// side is 0 if the violation is that the coefficient can rise, and 1 if it is that the coefficient can fall.
+// bin is a range of violations, which fall from bin to bin. Bin 0 is for two rows alone:
 // row e.im has the smallest gradient e.m of rows that can rise, and row e.iM the largest gradient e.M of rows that can
 // fall.
 // fi and bi are the row's gradient and coefficient. up and low say whether the coefficient can rise and fall.
@@ -60,13 +60,13 @@ inline float violation_of(const Extremes e) {
 }
 
 // Read into e[g], for each group g of rows, the extreme gradients m and M and the rows im and iM that have them.
-// Return 1 / (largest violation of a group), or 0 if no row violates the optimality conditions. bin_of multiplies
-// violations by this factor.
+// Return 1 / (the larger of the groups' violations), or 0 if no row violates the optimality conditions. bin_of
+// multiplies violations by this factor.
 // m is the smallest gradient of rows whose coefficient can rise, and M the largest of rows whose coefficient can fall.
 // A group's violation is M - m, or with NO_BIAS the larger of M and -m.
 // The rows im and iM are chosen for the working set before all others: bin_of puts them into bin 0, the first bin of
-// violations. An SMO iteration changes two rows of one group. So of two groups, only the group with the larger
-// violation keeps im and iM. The other group gets INT_MAX, which is no row.
+// violations. If there are two groups, only the group with the larger violation keeps im and iM, because an SMO
+// iteration changes two rows of one group. The other group gets INT_MAX, which is no row.
 INLINED float read_extremes(Extremes *e, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   float violation = 0;
@@ -118,8 +118,8 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
 }
 
 // Add up a histogram: *better = bins[0] + ... + bins[last - 1], and *ties = bins[last], or 0 if last = BINS.
-// bins[k] is the number of rows whose violations are in bin k, a range of violations that falls with k. It counts only
-// rows of one chunk, and only those whose coefficients should rise, or only those whose coefficients should fall.
+// bins[k] is the number of rows of one chunk and one side with violations in bin k, a range of violations. Violations
+// fall from bin to bin. A side has the rows whose coefficients should rise, or those whose coefficients should fall.
 // ``last`` is the last bin from which rows are chosen for the working set.
 // Consecutive items of a work-group read consecutive bins.
 INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {

@@ -4,9 +4,8 @@
 // f[p] = K b[p] + q[p] are the gradients. The violation of row i (GTSVM, section 5.1) is the largest f[p][i] over all p
 // with b[p][i] > lo[p][i], minus the smallest f[p][i] over all p with b[p][i] < hi[p][i].
 // Two kernels:
-//   row_violations   computes view[i] = -(violation of row i). count.cl reads the array ``view`` as the gradient of one
-//     problem without bias, where the violation of row i is -view[i]. So it chooses the rows with the largest
-//     violations for the working set.
+//   row_violations   computes view[i] = -(violation of row i). count.cl reads ``view`` as the gradient of a problem
+//     without bias. So it takes -view[i] for the violation of row i, and chooses the rows where it is largest.
 //   coupled   computes three sums over each chunk of rows, from which the host gets the objectives:
 //     sum b * (f - q),   sum b * q,   loss = sum_i hi[y][i] * (max_p f[p][i] - f[y][i])   (GTSVM, equation 3)
 //     The first two sums are over p and i. y is the class of row i, the only problem p with hi[p][i] > 0.

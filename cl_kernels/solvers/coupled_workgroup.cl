@@ -1,4 +1,5 @@
-// Solve coupled problems p (coupled.cl) over a working set ws of W rows, with all other rows fixed.
+// Solve coupled problems p over a working set ws of W rows, with all other rows fixed. The coefficients of each row sum
+// to 0 over the problems (coupled.cl).
 // Each SMO iteration takes the row i with the largest violation, and finds its best coefficients in all problems
 // (row_threshold.cl). Q = K(ws, ws) is the W x W tile of kernel values.
 // Work-items: one work-group of WG items. Item l owns the rows l, l + WG, ... of the working set.
@@ -10,10 +11,10 @@
 //     subtracted number is the same in all problems, so that it does not change violations.
 //   U[p][k] is 0 if coefficient b[p][k] may rise. Otherwise it is infinity, which keeps F[p][k] out of the minimum.
 //   D[p] is the change of the coefficient that the last iteration made in problem p
-// The maximum has no such mask. The coefficients of a row sum to 0, and only one of them may be positive. So if the
-// coefficient with the largest gradient is at its lower bound, no other one may rise, and the violation is 0.
-// B[p][k] are the coefficients, in the memory of delta. At the end, the change of each coefficient by the solve
-// replaces the coefficient there.
+// The maximum needs no such mask. If the coefficient with the largest gradient is at its lower bound, all others of the
+// row are at their upper bounds, because the sum is 0. Then no other one may rise, so the minimum is the same F, and
+// the violation is 0.
+// B[p][k] are the coefficients. They are kept in ``delta``, which at the end receives their changes by the solve.
 // Arguments: ws has W row numbers; -1 stands for no row. f, b and hi (problems, n) are the gradients, coefficients
 // and upper bounds of all n rows.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.

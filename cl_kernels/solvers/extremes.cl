@@ -100,9 +100,10 @@ inline void add_rows(Partial *s, const int i, const some right, const some left,
   s->sum = ADD(s->sum, PICK(both, right, (some)wide_of(0))), s->free += ONE_EACH(both);
 }
 
-// Set *value to the smallest value in the lanes of v, and *index to its row; of equal values to the smallest row.
-// Lane k keeps its best value v[k] of the rows that it has read. It comes from row i[k] + k, because lane k reads row k
-// of each vector of rows, and i[k] is the first row of the vector.
+// Set *value to the smallest value in the lanes of v, and *index to its row. If several lanes have this value, *index
+// is the smallest of their rows.
+// v[k] is the smallest value that lane k has read. It is from row i[k] + k, because lane k reads row k of each vector
+// of rows, and i[k] is the first row of the vector.
 inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #if AT_ONCE == 1
   *value = v, *index = i;
@@ -118,9 +119,10 @@ inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #endif
 }
 
-// Write the extreme derivatives in a chunk of rows to ``numbers``, and their rows to ``places``. Also write the sum
-// over free rows to ``numbers``, and the number of free rows to ``places``. Only rows of group g count.
-// A work-group reads the chunk. s holds what this work-item has found in the chunk.
+// Write the extreme derivatives in a chunk of rows to ``numbers``, and their rows to ``places``. Also write the sum of
+// the free rows' derivatives to ``numbers``, and the number of free rows to ``places``. A row is free if its
+// coefficient can rise and fall. Only rows of group g count. A work-group reads the chunk; s has the results of this
+// work-item.
 inline void __attribute__((always_inline)) write_partial(const Partial s, const int g, local wide *values, local int *indices,
                                                 global wide *numbers, global int *places) {
   const size_t piece = (size_t)get_group_id(0) * GROUPS + g;
@@ -198,7 +200,7 @@ INLINED void combine(Extremes *found, const int pieces, const int g, global cons
 // offset rho. q is the linear term of the dual.
 //   quadratic = sum b * (f - q),   linear = sum (b * q + epsilon * |b|)
 //   loss = sum max(lo * (rho - f + epsilon), hi * (rho - f - epsilon), 0)
-// From these, the host computes the objectives. With sum b = 0 they are equations 1 and 2 of Cotter et al. 2011:
+// From these, the host computes the objectives. If sum b = 0, these are equations 1 and 2 of Cotter et al. 2011:
 //   dual = -(quadratic / 2 + linear),   primal = quadratic / 2 + loss - rho * sum b
 kernel OF_GROUP void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi,

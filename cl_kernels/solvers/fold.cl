@@ -25,9 +25,9 @@ typedef CAT(REAL, DW) rvec;
     out = OP(v2.x, v2.y);                                          \
   }
 
-// Return the smallest index of ``value``, the smallest or largest number of an array that was read in vectors of DW
-// numbers. Lane z kept the smallest or largest number v[z] that it read, and at[z], the index of its vector.
-// So v[z] is the array's entry at[z] * DW + z. Lane z of ``lanes`` is z.
+// Return the first index of ``value`` in an array that was read in vectors of DW numbers. ``value`` is the smallest or
+// the largest number of the array. Lane z kept the smallest or largest number v[z] that it read, and the index at[z] of
+// the vector with this number. So v[z] is the array's entry at[z] * DW + z. ``lanes`` is (0, 1, 2, ...).
 inline int first_index(const rvec v, const real value, const ivec at, const ivec lanes) {
   const ivec index = select((ivec)(INT_MAX), at * DW + lanes, isequal(v, (rvec)value));
   INDEX_TYPE least;

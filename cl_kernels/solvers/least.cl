@@ -5,10 +5,10 @@
 // end in _2 also find the smallest ``other`` and its index. ``real`` is the type of kernel values, float or double.
 // ``wide`` is the type of gradients, a double or a pair of floats. ``values`` is a buffer in local memory.
 // The functions use an instruction that finds the minimum of a sub-group. On devices without it, functions of argmin.cl
-// replace them, and use ``unused`` for indices. REDUX chooses NVIDIA's instruction for 32 items. SUBGROUPS chooses
-// OpenCL's function, for sub-groups of at least four items.
-// The instruction takes 32-bit unsigned integers. So values are mapped to integers in the same order. A float gives one
-// such integer. A double or a pair of floats gives two, the high and the low half of 64 bits.
+// replace them. Only these need the argument ``unused``, for indices. REDUX chooses NVIDIA's instruction for 32 items.
+// SUBGROUPS chooses OpenCL's function, for sub-groups of at least four items.
+// The instruction takes 32-bit unsigned integers. So values are mapped to integers that have the same order. A float
+// gives one such integer. A double or a pair of floats gives two, the high and the low half of 64 bits.
 // A sub-group reduces the high halves, and then the low halves of the items that have the smallest high half. Last it
 // reduces the indices of the items that have the smallest value.
 // Each sub-group writes its result to ``values``. After a barrier every sub-group reduces these results. No barrier
@@ -78,10 +78,10 @@ inline wide wide_of_key(const Key one) { return (wide)(unordered(one.high), unor
 #define BOTH_HALVES 0
 #endif
 
-// Reduce keys over a sub-group. Each item has ``count`` keys (1 or 2), and each of its keys[s] is replaced by the
-// smallest keys[s] of all items.
-// A key consists of a value and its index. The value is mapped to an integer in two halves of 32 bits, so that integers
-// have the order of the values. If the flag ``halves`` is 0, values have no low half.
+// Reduce keys over a sub-group. Each item has ``count`` keys, keys[0] and perhaps keys[1]. Each is replaced by the
+// smallest such key of all items.
+// A key has three integers: a value's high half and low half, and the value's index. Keys compare in this order, so
+// that of equal values the one with the smallest index wins. If the flag ``halves`` is 0, values have no low half.
 // Each step is done for both keys before the next step, so that one reduction proceeds while the other waits.
 INLINED void least_keys(const int count, Key *keys, const int halves) {
   Key least[2];
@@ -94,8 +94,8 @@ INLINED void least_keys(const int count, Key *keys, const int halves) {
   for (int s = 0; s < count; ++s) keys[s] = least[s];
 }
 
-// Reduce keys over a work-group. Each item has ``count`` keys (1 or 2), and each of its keys[s] is replaced by the
-// smallest keys[s] of all items.
+// Reduce keys over a work-group. Each item has ``count`` keys, keys[0] and perhaps keys[1]. Each is replaced by the
+// smallest such key of all items.
 // A key has three integers: a value's high half and low half, and the value's index. Keys compare in this order, so
 // that of equal values the one with the smallest index wins. If the flag ``halves`` is 0, values have no low half.
 // ``parts`` in local memory receives the smallest key of each sub-group, first for keys[0] and then for keys[1].

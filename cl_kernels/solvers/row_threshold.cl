@@ -16,7 +16,8 @@
 #define Z(p) wide_add(SLACK(p), wide_div(RISE(p), curve))                                     // z_p
 #define SHARE(p) wide_mul(wide_max(wide_sub(Z(p), threshold), wide_of(0)), factor)  // s_p = hi_p - new b_p
 
-// Return the threshold t of row i in coupled problems p. It solves the equation
+// Find the best coefficients of row i in coupled problems p, with their sum unchanged: hi_p - max(0, z_p - t).
+// Return the threshold t, which solves the equation
 //   sum_p max(0, z_p - t) = sum_p (hi_p - b_p),   with z_p = hi_p - b_p + (f_p - max_p f_p) / k
 // Here b_p, hi_p and f_p are the row's coefficient, upper bound and gradient in problem p, and k = ``curve`` is K_ii.
 // The macro SHARE(p) then computes s_p = factor * max(0, z_p - t), and the new coefficient is hi_p - s_p.

@@ -1,16 +1,17 @@
 // Solve the dual problem over a working set ws of W rows, with all other rows fixed, by SMO iterations.
 // Second-order information chooses the pair of rows i, j that an iteration changes (Fan, Chen, Lin 2005, WSS 2):
-//   minimise 1/2 * b' Q b + c' b + epsilon * sum |b| with a constant c,   lo <= b <= hi,   sum b unchanged
+//   minimise 1/2 * b' Q b + c' b + epsilon * sum |b| with the constant c = f - Q b,   lo <= b <= hi,   sum b unchanged
 // b are the signed coefficients, f is the gradient, and Q = K(ws, ws) is the W x W tile of kernel values, row-major.
-// Work-items (SIMD style, on CPUs): one for each problem p. It reads rows of Q in order, in vectors of DW values.
+// Work-items (SIMD style, on CPUs): one for each problem p, independent of the others. It reads rows of Q in order, in
+// vectors of DW values.
 // An SMO iteration has two passes over the W rows. The first pass updates f after the last iteration, which changed b_i
 // by t and b_j by -t: f += t * (Q_i - Q_j). It also finds the next i and the largest violation. The second pass chooses
 // as j the row k with the largest gain (f_k - f_i)^2 / (Q_ii + Q_kk - 2 * Q_ik).
 // Precision: F, in the type of Q, is f minus (m + M) / 2. m is the smallest f of rows that can rise, and M the largest
 // f of rows that can fall, both at the start. So F of rows that are to change is near 0, where floats have small
-// rounding errors. These errors do not add up over working sets, because the changes of b, and not F, update f of all
-// rows.
-// F + up and F + low are the derivatives to the right and to the left of b, less the number that was subtracted from f.
+// rounding errors. These errors do not add up over working sets, because f of all rows is updated from the changes of
+// b, and not from F.
+// F + up and F + low are the derivatives of the dual to the right and to the left of b, minus (m + M) / 2.
 // up and low are plus or minus epsilon, or infinite at a bound.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed.
 // Each group has its own row i, m and M, and both rows of a pair are of one group.

@@ -1,6 +1,6 @@
 // Solve the dual problem over a working set ws of W rows, with all other rows fixed, by SMO iterations.
 // Second-order information chooses the pair of rows i, j that an iteration changes (Fan, Chen, Lin 2005, WSS 2):
-//   minimise 1/2 * b' Q b + c' b + epsilon * sum |b| with a constant c,   lo <= b <= hi,   sum b unchanged
+//   minimise 1/2 * b' Q b + c' b + epsilon * sum |b| with the constant c = f - Q b,   lo <= b <= hi,   sum b unchanged
 // b are the signed coefficients, f is the gradient, and Q = K(ws, ws) is the W x W tile of kernel values, row-major.
 // Work-items: one work-group of WG items solves one problem p. Item l owns the rows l, l + WG, ... of the working set,
 // and keeps their coefficients, bounds and gradients in registers. Consecutive items read consecutive addresses of a

@@ -337,7 +337,7 @@ class Kernel:
     def sizes(self, X: Any) -> NDArray[np.float64]:
         """Return each row's size (n,), from which :meth:`rounding` derives the errors of K.
 
-        If K(x, y) = f(sum_j e(x_j, y_j)), the size estimates such sums: 2 * max(|sum_j e(0, x_j)|, |sum_j e(x_j, x_j)|).
+        If K = f(sum_j e(x_j, y_j)), the size estimates such sums: 2 * max(|sum_j e(0, x_j)|, |sum_j e(x_j, x_j)|).
         Otherwise it is the squared norm, or the smallest positive float64 if that underflows to 0 for a nonzero row.
         """
         with np.errstate(over="ignore", under="ignore"):

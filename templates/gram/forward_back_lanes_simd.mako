@@ -3,17 +3,18 @@
 ${lanes.settings()}
 // Compute K(X, U)' H K(X, U) v for several outputs p, in one pass over the rows X, which are in lane groups of V rows.
 // K[u][i] is the kernel value of row u of U and row i of X. v are coefficients of the rows u, and w weights of the rows
-// i. H turns t into r by one of two formulas:
+// i. H is the matrix that turns t into r:
 //   t[p][i]    = sum_u v[p][u] * K[u][i]
-//   r[p][i]    = w[p][i] * t[p][i], or w[0][i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]) with P[p] = shares[p][i]
+//   r[p][i]    = w[p][i] * t[p][i],   if ``shares`` is null
+//   r[p][i]    = w[0][i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]) with P[p] = shares[p][i],   otherwise
 //   part[p][u] = sum_i K[u][i] * r[p][i] over the rows i of one work-item
-// The first formula is used if ``shares`` is null. The second multiplies by diag(P) - P P', the Hessian of a loss that
-// couples the outputs. back.cl computes the same in four kernels. Here, kernel values stay in the caches of one core.
+// The second formula for r multiplies by diag(P) - P P', the Hessian of a loss that couples the outputs. back.cl
+// computes the same in four kernels. Here, kernel values stay in the caches of one core.
 // A work-item takes BLOCK lane groups, SUB lane groups at a time. It stores their kernel values, SUB * V contiguous
 // values for each u, and reads these once for every four outputs. tiles_lanes_simd.mako says how X and U are read.
 // Arguments: tiles, sums_t, sums_r and parts are memory for K, t, r and part. The argument ``weights`` holds v. With
 // per_output = 0, w has one row for all outputs. absent[i] is 1 for padding rows i, where K may be infinite.
-// Precision: RUN terms of t are summed in ``real``, the type of K, and so are the terms of part over SUB lane groups.
+// Precision: K has the type ``real``. Sums of RUN terms of t, and sums over SUB lane groups for part, have it too.
 // These sums are then added in a wider type, double or pairs of floats.
 #define to_realv CAT(CAT(convert_, REAL), V)
 

@@ -12,12 +12,11 @@
 // The block consists of lines of UB numbers, one line for each feature that one of its right-hand rows has. Line 0 is
 // zero, and serves all other features:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
-// scatter.cl writes the block, and sets line_of[j] to ``mark`` plus the line of feature j. line_of is not cleared
-// between blocks. Numbers from earlier blocks are at most ``mark``, and so give line 0.
-// An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over all features j. It is computed
-// from two sums over the features j of the entries of x_i, and from zero(y_u):
-//   s = sum_j e(x_i[j], y_u[j]) - sum_j e(0, y_u[j]) + zero(y_u)
-// zero(y_u) is the sum of e(0, y_u[j]) over all features j (zero_sums.mako).
+// scatter.cl writes the block, and sets line_of[j] to ``mark`` plus the line of feature j. ``mark`` grows from block to
+// block. So the numbers that earlier blocks left in line_of are at most ``mark``, and give line 0.
+// An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over all features j. zero(y_u) is
+// the sum of e(0, y_u[j]) over all features j (zero_sums.mako). s differs from it only at the entries of x_i:
+//   s = zero(y_u) - sum_j e(0, y_u[j]) + sum_j e(x_i[j], y_u[j]),   over the features j of the entries of x_i
 // A work-item takes V rows, one after another. Each entry of a row is multiplied by the UB values of a line.
 // Then V x V tiles of the sums are transposed, so that the lanes of a vector stand for consecutive rows i.
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.

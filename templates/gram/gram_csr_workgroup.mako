@@ -20,16 +20,15 @@
 // The block consists of lines of UB numbers, one line for each feature that one of its right-hand rows has. Line 0 is
 // zero, and serves all other features:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
-// scatter.cl writes the block, and sets line_of[j] to ``mark`` plus the line of feature j. line_of is not cleared
-// between blocks. Numbers from earlier blocks are at most ``mark``, and so give line 0.
-// An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over all features j. It is computed
-// from two sums over the features j of the entries of x_i, and from zero(y_u):
-//   s = sum_j e(x_i[j], y_u[j]) - sum_j e(0, y_u[j]) + zero(y_u)
-// zero(y_u) is the sum of e(0, y_u[j]) over all features j (zero_sums.mako).
+// scatter.cl writes the block, and sets line_of[j] to ``mark`` plus the line of feature j. ``mark`` grows from block to
+// block. So the numbers that earlier blocks left in line_of are at most ``mark``, and give line 0.
+// An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over all features j. zero(y_u) is
+// the sum of e(0, y_u[j]) over all features j (zero_sums.mako). s differs from it only at the entries of x_i:
+//   s = zero(y_u) - sum_j e(0, y_u[j]) + sum_j e(x_i[j], y_u[j]),   over the features j of the entries of x_i
 // A work-group has TEAMS teams of UB items. It takes V rows, ROWS at a time, and each team takes ROWS / TEAMS of these
 // rows, one after another.
-// A team copies UB entries of its row, and the numbers of their lines, to local memory. Item u of the team multiplies
-// each entry by element u of the entry's line, so that consecutive items read consecutive addresses.
+// A team copies UB entries of its row, and the numbers of their lines, to local memory. Item k of the team multiplies
+// each entry by number k of the entry's line, so that consecutive items read consecutive addresses.
 // The ROWS x UB sums are transposed in local memory, so that consecutive items compute and write the kernel values of
 // consecutive rows i.
 // Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.

@@ -24,18 +24,18 @@
 #define ITEMS (NX * GROUPS)
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. An element-wise kernel
 // function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
-// x_i are rows of X in lane groups g of V rows. A lane group stores the features J[0], J[1], ..., with
-// J = columns + columns_at[g]; with DENSE it stores all features, J[j] = j. y_u are the few right-hand rows of a
+// x_i are rows of X in lane groups g of V rows. The values of group g begin at values[at[g]]. The list J of its
+// features begins at columns[columns_at[g]]. With DENSE, J has all features. y_u are the few right-hand rows of a
 // product K(X, U), in the buffer ``panel`` in blocks of UB rows. Quotients are rounded down:
 //   x_i[J[j]] = values[at[g] + j * V + i % V],   g = i / V
 //   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]
-// With few right-hand rows, reading X is most of the work. So each value of X is read once, and multiplied by the
-// values of COLUMNS right-hand rows while it is in a register.
-// A work-group of (V / RX) * GROUPS items takes GROUPS lane groups. Each item owns RX neighbouring rows and reads them
-// itself. Consecutive items read consecutive addresses.
-// Local memory has two buffers, each for DEPTH features of the right-hand rows. One is filled while items may still
-// read the other. All items read the same value at once.
-// Work-groups along dimension 1 of the launch divide the right-hand rows among them.
+// With few right-hand rows, reading X is most of the work. So right-hand rows are taken COLUMNS at a time, and a value
+// of X is multiplied by the values of all of these while it is in a register.
+// A work-group takes GROUPS lane groups. It has (V / RX) * GROUPS items, each of which reads RX neighbouring rows of X.
+// Consecutive items read consecutive addresses.
+// Local memory has two buffers, each for DEPTH features of COLUMNS right-hand rows. One is filled while items may still
+// read the other. All items read the same value at the same time.
+// Work-groups along dimension 1 of the launch take different right-hand rows.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,

@@ -13,13 +13,13 @@
 #define LINES 16  // cache lines of a column that are prefetched at most
 // Compute kernel values S[slot[u]][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for a product K(X, U).
 // The rows x_i of X have an inverted index (invert.cl). The UB right-hand rows y_u, u = first .. first + UB - 1, are in
-// CSR. S are stored rows of kernel values: row slot[u] belongs to right-hand row u.
+// CSR. S is a matrix of kernel values, whose row slot[u] belongs to right-hand row u.
 // X is indexed in blocks b of ``size`` rows. For each feature k, the index lists the rows of block b that have the
 // feature, in ascending order, and their values. They are the entries start + ends[b][k] .. start + ends[b][k + 1] - 1
 // of the index, with start = starts_of[b * size].
-// Three kernels run one after another. Sums over features become kernel values where they are stored, in S:
+// Three kernels run one after another. The first two sum over features in S, and match replaces these sums by f:
 //   gram   stores the sum of x_i[j] * y_u[j] over the columns j that are stored densely (dense_columns_simd.mako). A
-//     work-item takes V rows. The kernel is left out if there are no such columns.
+//     work-item takes V rows. If there are no such columns, the kernel is left out, and match sets the sums to 0.
 //   match  adds x_i[j] * y_u[j] for each CSR entry j of y_u and each row x_i with an entry j, then applies f.
 //     A work-item takes one right-hand row y_u and one block of rows x_i. Its sums stay in the core's cache.
 //   add_weighted  c[p][i] += sum_u D[p][u] * S[slot[u]][i] for each problem p. A work-item takes WEIGHED rows i.

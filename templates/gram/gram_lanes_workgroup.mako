@@ -36,8 +36,8 @@ typedef CAT(REAL, 4) four;
 //   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]
 // A work-group takes GROUPS lane groups. It computes tiles of K with GROUPS * V rows and BLOCKS * UB right-hand rows.
 // It has V / 4 * (UB / 4) items. An item owns 4 x 4 values for each pair of lane group and block.
-// Work-groups along dimension 1 of the launch divide the tiles among them. With UPDATE, which adds the values to sums
-// (epilogue.mako), this dimension has size 1.
+// Work-groups along dimension 1 of the launch take different right-hand rows. With UPDATE, which adds the values to
+// sums (epilogue.mako), this dimension has size 1.
 // Local memory holds DEPTH features of the rows and of the right-hand rows in each of two buffers. The next features
 // are loaded to registers while the current ones are multiplied.
 // Rows and right-hand rows are read in vectors of four values, and consecutive items read consecutive addresses.

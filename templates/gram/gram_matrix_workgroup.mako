@@ -30,8 +30,9 @@
 #define ALONG (GROUPS * V / WARP_ROWS)  // warps along the rows of a tile
 #define X_FRAGMENTS (WARP_ROWS / FRAGMENT_ROWS)
 #define U_FRAGMENTS (WARP_VECTORS / FRAGMENT_VECTORS)
-// Define how many vectors of four values each feature has in local memory. The last two vectors are padding, which
-// shifts each feature by 8 of the 32 banks. So 8 rows of each of 4 features are in 32 different banks.
+// Define how many vectors local memory has for each feature. A vector holds the feature's values of four rows. The last
+// two vectors are padding. They shift the next feature by 8 banks, so that reading 8 rows of 4 features has no bank
+// conflict among the 32 banks.
 #define X_LINE (GROUPS * NX + 2)
 #define U_LINE (BLOCKS * NY + 2)
 typedef float4 four;
@@ -43,8 +44,8 @@ typedef float4 four;
 // Matrix units (${units}) compute the inner products. matrix_norms.cl has computed the squared norms.
 // A work-group takes GROUPS lane groups. It computes tiles of K with GROUPS * V rows and BLOCKS * UB right-hand rows.
 // A warp owns WARP_ROWS x WARP_VECTORS values of a tile.
-// Work-groups along dimension 1 of the launch divide the tiles among them. With UPDATE, which adds the values to sums
-// (epilogue.mako), this dimension has size 1.
+// Work-groups along dimension 1 of the launch take different right-hand rows. With UPDATE, which adds the values to
+// sums (epilogue.mako), this dimension has size 1.
 // Local memory holds DEPTH features of the rows and of the right-hand rows in each of two buffers. The next features
 // are loaded to registers while the current ones are multiplied.
 // Rows and right-hand rows are read in vectors of four values, and consecutive items read consecutive addresses.

@@ -85,7 +85,7 @@ inline kv kernel_value(const kv s, const kv xx, const kv yy KERNEL_PARAMETERS) {
 % else:
 #ifdef BIT_ROWS
 // Rows of 0 and 1 have a bit for each feature: x and y are words of bits, and the sum is an integer.
-//   <x, y> = number of features that both rows have
+//   <x, y> = number of features that are 1 in both rows
 #ifdef SIMD
 #define AS_WORD BITS
 #define AS_REAL NUMBERS
