@@ -317,10 +317,10 @@ def _solve_same_rows(context: FitContext, dtype: str, worker: Worker, indices: l
 
 
 # Subproblems share one K of all rows only if a row of X takes at least as many bytes as LONG_ROWS kernel values.
-# Subproblems share one K only if their own matrices together have at least COMMON_VALUES times as many values.
+# Subproblems share one K only if their own kernel matrices have at least COMMON_VALUES times as many values as it.
 # Subproblems share one K of all rows only if it takes at most the share K_SHARE of the free memory.
 LONG_ROWS, COMMON_VALUES, K_SHARE = 128, 1.3, 0.25
-WIDE = 4096  # most columns of X for which the host computes a sample of K, since the host makes sparse rows dense
+WIDE = 4096  # with more columns of X, the host computes no sample of K, since it would make sparse rows dense
 
 
 def _solve_small(context: FitContext, dtype: str, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:

@@ -37,7 +37,7 @@ EXTRA_STEPS = 4096
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
 # With at most FEW_ROWS rows, the host continues if a result within tol has a relative gap above FEW_COARSE.
 FEW_ROWS, FEW_COARSE = 256, 1e-5
-SEVERAL = 200  # with more small subproblems than this, the host ends at tol even if the duality gap is large
+SEVERAL = 200  # with more small subproblems than this, solves on the host end at tol even if the duality gap is large
 EPS = certificate.EPS
 # K is centred if a row of K has an absolute mean of at least CONSTANT_SHARE * (mean diagonal entry of the centred K).
 CONSTANT_SHARE = 0.25
@@ -178,7 +178,7 @@ class HostFit:
                 settings.save(best)
             raise
         b, f = found.b, found.f
-        if values.shift is not None:  # K lacks ``shift``, which lowered every f of a problem by b'shift
+        if values.shift is not None:  # centring K by ``shift`` lowered every f of a problem by b'shift
             f = f + (b @ values.shift)[:, None]
         at = certificate.evaluate(problem, b, f)
         seconds, primal, dual = perf_counter() - began, float(at.primal.sum()), float(at.dual.sum())

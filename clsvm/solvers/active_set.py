@@ -41,7 +41,7 @@ MIN_JOINED = 16
 MAX_FIXED = 128  # when this many coefficients have reached bounds, K among the free coefficients is factored anew
 RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3  # relative ridge of K; a round without progress multiplies it by RIDGE_GROWTH
 ROUNDS = 100  # a solve over n coefficients has at most n + ROUNDS rounds
-PAIRS = 2  # after PAIRS rounds without progress, every second round moves only the most violating pair
+PAIRS = 2  # after PAIRS rounds without progress, every second round moves only the two most violating coefficients
 STUCK = 10  # the solve ends after more than STUCK rounds in which neither violation nor dual objective fell
 CLOSE = 0.5  # the solve stops at a KKT violation of CLOSE * tol
 REFINEMENTS = 1  # iterative refinements of a step, since its Schur complement may be nearly singular
@@ -100,7 +100,7 @@ def solve(
         best = best._replace(steps=steps)
         if optimality.violation <= CLOSE * tol or stuck > STUCK or not should_continue(best) or steps >= most:
             return best
-        # Every second round without progress moves only the most violating pair, since this always lowers the dual.
+        # Every second round without progress moves only the two most violating coefficients: this always lowers the dual.
         if stuck > PAIRS and stuck % 2:
             entering = state.pair(optimality)
             made_steps, fixed = _descend(state, np.zeros_like(optimality.inside), entering, RIDGE, 1)
@@ -148,7 +148,7 @@ class _State:
             excess = snapped_b.sum() - self.total[g]
             if at_bound(snapped_b).all() and abs(excess) <= 2 * slack:
                 self.b[in_group] = snapped_b
-                continue  # all are at bounds; correcting their sum would make one of them seem free
+                continue  # all coefficients are at bounds; correcting their sum would make one seem free
             distance = b - lo if excess > 0 else hi - b
             order = np.lexsort((-distance, at_bound(b)))  # free coefficients first, each kind by falling ``distance``
             b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(distance[order]), abs(excess)), prepend=0.0)

@@ -71,9 +71,9 @@ class Request(NamedTuple):
     sample
         function that computes K[rows, columns] in float64 on the host, for few rows; None leaves them to ``exact``.
     sizes
-        numbers (n,) from which each row's rounding errors follow, mostly its squared norm (Kernel.sizes); or None.
-        With sizes, the float64 check of a subproblem with many support vectors can sample the rows that have the
-        largest rounding errors.
+        numbers (n,) from which rounding errors of K follow, for most kernels the rows' squared norms (Kernel.sizes).
+        If given, the float64 check of a subproblem with many support vectors can sample the rows that have the largest
+        rounding errors.
     should_stop
         function that is called after each launch. If it returns True, the batch ends with its results so far.
     description

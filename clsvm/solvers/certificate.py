@@ -117,8 +117,8 @@ class Extremes(NamedTuple):
         if not self.fixed_sums:
             return (-self.right > tol - 2 * errors) | (self.left > tol - 2 * errors)
         low, high = np.full((2, *self.rho.shape), np.inf), np.full((2, *self.rho.shape), -np.inf)
-        # low[0], high[0]: extreme derivatives for the errors that raise a group's violation most, to high[0] - low[0].
-        # low[1], high[1]: extreme derivatives for the errors that lower a group's violation most, to high[1] - low[1].
+        # low[0], high[0]: extreme derivatives if errors raise a group's violation most; it is then high[0] - low[0].
+        # low[1], high[1]: extreme derivatives if errors lower a group's violation most; it is then high[1] - low[1].
         for which, sign in enumerate((-1, 1)):
             np.minimum.at(low[which], self.group, self.right + sign * errors)
             np.maximum.at(high[which], self.group, self.left - sign * errors)
@@ -332,7 +332,7 @@ def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np
     errors. The other rows are sorted by their largest |b| over the problems, and taken at equal steps.
 
     b: coefficients (problems, n).
-    sizes: numbers (n,) from which each row's rounding errors follow, mostly its squared norm (Kernel.sizes).
+    sizes: numbers (n,) from which rounding errors of K follow, for most kernels the rows' squared norms (Kernel.sizes).
     """
     by_size = rows[np.argsort(-sizes[rows], kind="stable")]
     largest, others = by_size[: SAMPLE // 4], by_size[SAMPLE // 4 :]

@@ -125,8 +125,8 @@ class Solver(Loop):
         rows is even, because half of them stay in the next working set. With two fixed sums it is at least 4, a pair of
         rows for each sum.
 
-        Memory is allocated for whole blocks of ``unit`` rows: as many as the requested rows fill, at least one. This
-        number is lowered in steps of about an eighth, until the rows and the square tile of K among them fit in memory.
+        Memory is allocated for whole blocks of rows, as kernels need them: as many as the requested rows fill, at least
+        one. Their number is lowered in steps of about an eighth, until the rows and the tile of K among them fit.
         """
         stream, rows, unit = self.stream, gram.rows, max(gram.width, WHOLE)
         real, most = np.dtype(rows.dtype).itemsize, max_working_set(stream)
@@ -159,7 +159,7 @@ class Solver(Loop):
     def _update_optimality(self) -> None:
         """Compute the optimality state on the device.
 
-        This is the smallest and largest derivative of the dual, and the sum of the derivatives by free coefficients.
+        This is the dual's smallest and largest derivative, and the sum of its derivatives for free coefficients.
         """
         self.selection.find_extremes(self.view)
 

@@ -219,8 +219,8 @@ class KernelRows:
     def plan(self, stay: int, all_rows: bool = False) -> None:
         """List the rows of the working set whose coefficients changed, in two lists: hits and misses.
 
-        The row cache has the hits, and lacks the misses. This also begins the next working set: its first rows are the
-        last ``stay`` rows of this one.
+        The row cache has the hits, and lacks the misses. The method also begins the next working set: its first rows
+        are the last ``stay`` rows of this one.
 
         all_rows: list all rows of the working set, whether their coefficients changed or not.
         """
@@ -309,8 +309,9 @@ class KernelRows:
     def prefetch(self, deadline: float = np.inf) -> tuple[int, int]:
         """Compute all rows of K that the row cache lacks, or as many as time allows.
 
-        Return two numbers: of rows made, and of values copied as K(j, i) = K(i, j), divided by the length of a row. Do
-        nothing if the cache has too few free slots. A row counts as cached only when all of its values are complete.
+        Return the number of rows made, and the number of values copied as K(j, i) = K(i, j), divided by the length of a
+        row. Do nothing if the cache has too few free slots. A row counts as cached only when all its values are
+        complete.
 
         deadline: perf_counter() at which the time is over.
         """

@@ -1,7 +1,7 @@
 """Make Newton steps: move all free coefficients to their joint minimum, by a Cholesky factor of K among them.
 
 Solves:   minimise over d: 1/2 d'Md + g'd,  bottom <= d <= top,  the sum of d in each group 0;  M = K_FF + ridge I
-Given:    K_FF, the kernel matrix among the free coefficients F; the derivatives g of the dual by these coefficients;
+Given:    K_FF, the kernel matrix among the free coefficients F; the derivatives g of the dual for these coefficients;
           bounds of their change d, between which the dual is quadratic
 Returns:  coefficients b and gradients f at which the dual is lower; b and f as given if the step does not lower it
 Source:   Hintermueller, Ito, Kunisch 2002 (a primal-dual active set strategy is a semismooth Newton method), with a
@@ -39,18 +39,18 @@ Matrix = NDArray[Any]  # in the dtype of K
 Rows = NDArray[np.intp]
 ROUNDS = 10  # a Newton step is computed at most ROUNDS times, each time with further coefficients fixed at bounds
 RIDGE = 10.0  # the first ridge is RIDGE * eps * sqrt(number of free coefficients) times the mean diagonal entry of K
-RIDGE_GROWTH, TRIES = 30.0, 5  # factor of the next ridge if K + ridge * I is indefinite; most ridges to try
-MOST, LEAST = 4096, 32  # most and fewest free coefficients of a Newton step
+RIDGE_GROWTH, TRIES = 30.0, 5  # factor of the next ridge if K + ridge * I is indefinite; number of ridges to try
+MOST, LEAST = 4096, 32  # largest and smallest number of free coefficients of a Newton step
 # Buffers for right-hand rows of a product have a multiple of ALIGN rows, so that few sizes occur.
 ALIGN = 256
 SHORT = 0.5  # Newton steps b + t * d of the coefficients b with t < SHORT are not taken
-BLOCK = 1024  # most rows of a block of the factor, so that the block's diagonal square fits in caches
+BLOCK = 1024  # largest number of rows of a block of the factor, so that its diagonal square fits in caches
 # COPIES: on the host, a step with m free coefficients takes at most COPIES arrays (m, m) in the dtype of K.
 # PRODUCTS: inner products in a :class:`Factor` of m free coefficients take at most PRODUCTS * m^2 bytes.
 COPIES, PRODUCTS = 8, 32
 MAX_CHANGED = 0.25  # share of rows that may be added to or dropped from a factor before it is computed anew
 # LOW: convergence checks record the violation once it was at most LOW times the first violation.
-# LATE: convergence checks record even a higher violation once LATE * n rows of K were computed.
+# LATE: convergence checks record any violation once LATE * n rows of K were computed.
 LOW, LATE = 0.5, 4
 # CHECKS_BEFORE: a first Newton step is considered after more than this number of recorded violations.
 # CHECKS_BETWEEN: a later Newton step is considered after more than this number of newly recorded violations.
@@ -259,12 +259,12 @@ def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
 def minimum(
     factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, fixed: Rows
 ) -> Vector | None:
-    """Return the change d (m,) of the coefficients that minimises 1/2 d'Md + g'd, for M of the ``factor``.
+    """Return the change d (m,) of the coefficients that minimises 1/2 d'Md + g'd; M is the matrix of the ``factor``.
 
     In at most ROUNDS rounds, entries of d beyond their bounds are fixed there, and the others are computed anew. Return
     None if no minimum is found.
 
-    g: derivatives of the dual by the coefficients of the factor's m rows, (m,).
+    g: derivatives of the dual for the coefficients of the factor's m rows, (m,).
     bottom, top: bounds of d, (m,).
     group: group number of each entry, (m,).
     groups: number of groups, in each of which the sum of d is 0; 0 if no sum is fixed.

@@ -42,8 +42,8 @@ class Settings:
     exact
         function that computes K b of rows in float64, or None if K is exact enough.
     sizes
-        numbers (n,) from which each row's rounding errors follow, mostly its squared norm (Kernel.sizes); or None.
-        With sizes, the float64 check can sample the rows that have the largest rounding errors.
+        numbers (n,) from which rounding errors of K follow, for most kernels the rows' squared norms (Kernel.sizes).
+        If given, the float64 check can sample the rows that have the largest rounding errors.
     progress
         progress display, or None.
     max_time

@@ -62,7 +62,8 @@ def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, mo
 
     rows, f, b: row numbers, gradients and coefficients of the candidates, (c,).
     least, most: smallest and largest derivative of the dual over all rows, (groups,).
-    quota: largest number of rows; if a sum is fixed, of rows to rise, and also of rows to fall.
+    quota: largest number of candidates to choose. If a sum of coefficients is fixed, up to ``quota`` that should rise
+        are chosen, and up to ``quota`` that should fall.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
     right, left = certificate.one_sided_derivatives(f, b, lo, hi, problem.epsilon)
@@ -132,10 +133,7 @@ class WorkingSet:
 
 
 class Sharded(Loop):
-    """Solve one problem over rows in shards.
-
-    For the float64 check of gradients, the shards compute K b in float64, in place of ``settings.exact``.
-    """
+    """Solve one problem over rows in shards. For the float64 check, the shards compute K b in float64."""
 
     sync = 1
 
@@ -221,7 +219,8 @@ class Sharded(Loop):
     def _support_vectors(self, name: str, b: Vector, step: int, call: Call) -> Iterator[tuple[Rows, Data]]:
         """Yield the support vectors of coefficients b (1, n), at most ``step`` at a time: their row numbers and rows.
 
-        name: "original" for rows as given, "prepared" for rows minus the plan's centre. call: sends requests to shards.
+        name: "original" for rows as given, "prepared" for rows minus the plan's centre, in the solve's dtype.
+        call: function that sends a request to the shards.
         """
         support = np.flatnonzero(b[0])
         for first in range(0, len(support), step):
@@ -416,7 +415,7 @@ class Change(NamedTuple):
 class ShardInfo(NamedTuple):
     """Hold the properties of a shard, and the sizes of working set and row cache that suit the shard.
 
-    sizes: numbers from which each row's rounding errors follow, mostly its squared norm (Kernel.sizes).
+    sizes: numbers from which rounding errors of K follow, for most kernels the rows' squared norms (Kernel.sizes).
     extent: largest and smallest norms of the shard's rows (precision.measured).
     W: number of rows of a working set (kernel_rows.sizes).
     cache_bytes: bytes of the row cache (kernel_rows.sizes).

@@ -31,7 +31,7 @@ MAX_CERTIFICATES = 20  # a solve counts as stalled after more than so many float
 # With at most FEW_ROWS rows, objectives are checked in float64 even if max_iter or max_time ended the solve.
 FEW_ROWS = 4096
 # The duality gap needs a pass over all rows, so it is not computed after every outer iteration.
-# The duality gap is computed each time when outer iterations have had working sets of about GAP_ROWS rows in total.
+# The duality gap is computed after every few outer iterations, whose working sets together have about GAP_ROWS rows.
 GAP_ROWS = 512
 # The parts of a solve that are timed: "free" is a Newton step, "gap" the objectives, "exact" the float64 check.
 PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")
@@ -52,7 +52,7 @@ class Optimality:
     inside
         number of free coefficients, (groups,).
     sums
-        sum of the derivatives by the free coefficients, (groups,).
+        sum of the derivatives for the free coefficients, (groups,).
     steps
         SMO iterations so far.
     rows
@@ -77,7 +77,7 @@ class Optimality:
 
     @property
     def rho(self) -> Vector:
-        """Return the offset of each group of coefficients whose sum is fixed, (problems, groups); 0 if no sum is."""
+        """Return each group's offset if sums of coefficients are fixed, else 0, (problems, groups)."""
         if not self.problem.constraint.has_offset:
             return np.zeros((self.problem.problems, 1))
         return certificate.offsets(self.least, self.most, self.inside, self.sums)[None]

@@ -77,7 +77,7 @@ def selection(profile: Profile, dtype: str, constraint: Constraint) -> Variant:
     return Variant(f"{', '.join(names)} {constraint.name.lower()} {dtype}", text, tuple(options), "extremes")
 
 
-RESPOND = 4  # a SIMD-style work-item of respond.cl computes RESPOND vectors of f; must equal VECTORS there
+RESPOND = 4  # a SIMD-style work-item of respond.cl computes RESPOND vectors of gradients f; must equal VECTORS there
 
 
 def respond(profile: Profile, dtype: str) -> Variant:
@@ -327,7 +327,7 @@ class Selection:
     def find_extremes(self, view: View) -> None:
         """Compute the optimality state at the gradients f and coefficients b of ``view``.
 
-        This is the smallest and largest derivative of the dual, and the sum of the derivatives by free coefficients.
+        This is the dual's smallest and largest derivative, and the sum of its derivatives for free coefficients.
         """
         self.over_rows(self._k["extremes"], view, self.numbers, self.places)
 
