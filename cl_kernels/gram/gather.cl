@@ -4,7 +4,7 @@
 // Launch (capacity, S): work-item (u, s) copies the stored entries s, s + S, ... of row rows[u].
 // The panel must be zero before the launch. It stays zero for u >= count[0], for rows[u] < 0, and for rows outside the
 // lane groups group0 .. group0 + groups - 1.
-// Arguments: values, at, columns_at and columns hold the rows as pack.cl writes them; xx holds their squared norms.
+// Feature columns[columns_at[g] + k] of row i of lane group g is values[at[g] + k * V + i % V] (pack.cl).
 // With ``dense`` set, every row stores all d features in order, and columns_at and columns are not read.
 #ifndef UB
 #define UB V

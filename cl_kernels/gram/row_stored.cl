@@ -1,5 +1,5 @@
 // Copy a row of a subproblem's tile Q = K(ws, ws) from the stored kernel matrix K when the solver first needs the row:
-//   Q[i][k] = K[number[i]][number[k]],   with the W row numbers ``number`` of the working set ws
+//   Q[i][k] = K[number[i]][number[k]],   where number[k] is the number of row k of the working set ws (W rows)
 // The device stores all of K. Row r of K is STORED_ROW(r) (common.cl).
 // Most coefficients never change, so most rows of Q are never copied. made[i] says whether row i of Q has been copied.
 // Only SIMD-style kernels include this file. There one work-item solves the subproblem, and copies the rows of Q too.

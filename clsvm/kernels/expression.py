@@ -437,7 +437,7 @@ def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[
 
 
 def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Evaluation:
-    """Return max |wide|, the largest error, the largest error where ``left`` is set, and whether it is set anywhere.
+    """Return max |wide|, max error, max error where ``left`` is set, and whether ``left`` is set anywhere.
 
     The three arrays are those that :func:`compare` returns: values, errors, and a mask of overflow and underflow.
     """

@@ -29,8 +29,8 @@ typedef CAT(REAL, 4) four;
   (four)(VALUE(sum, x2, u2, s0), VALUE(sum, x2, u2, s1), VALUE(sum, x2, u2, s2), VALUE(sum, x2, u2, s3))
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. An element-wise kernel
 // function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
-// x_i are rows of X in lane groups g of V rows. A lane group stores the features J[0], J[1], ..., with
-// J = columns + columns_at[g]; with DENSE it stores all features, J[j] = j. y_u are the right-hand rows of a product
+// x_i are rows of X in lane groups g of V rows. The values of group g begin at values[at[g]]. The list J of its
+// features begins at columns[columns_at[g]]. With DENSE, J has all features. y_u are the right-hand rows of a product
 // K(X, U), in the buffer ``panel`` in blocks of UB rows. Quotients are rounded down:
 //   x_i[J[j]] = values[at[g] + j * V + i % V],   g = i / V
 //   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]

@@ -37,8 +37,8 @@
 #define U_LINE (BLOCKS * NY + 2)
 typedef float4 four;
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. x_i are rows of X in dense
-// lane groups g of V rows. y_u are the right-hand rows of a product K(X, U), in the buffer ``panel`` in blocks of UB
-// rows. Quotients are rounded down:
+// lane groups g of V rows, which begin at values[at[g]]. y_u are the right-hand rows of a product K(X, U), in the
+// buffer ``panel`` in blocks of UB rows. Quotients are rounded down:
 //   x_i[j] = values[at[g] + j * V + i % V],   g = i / V
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB]
 // Matrix units (${units}) compute the inner products. matrix_norms.cl has computed the squared norms.

@@ -154,7 +154,7 @@ class Source(NamedTuple):
 class Packer:
     """Subtract ``centre`` (d,) from rows, copy them into lane groups of V rows side by side, and compute their norms.
 
-    If a method's argument ``prepared`` is true, it launches no kernel, but returns a function that launches the kernel.
+    If its argument ``prepared`` is true, a method launches no kernel, but returns a function that launches the kernel.
     The caller frees the buffer in the attribute ``centre``.
     """
 
