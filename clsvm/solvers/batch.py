@@ -18,8 +18,8 @@ kernel computes its own f only in the precision of K.
 On a CPU with short rows, stage 1 is left out. The SMO kernel then makes a row of its tile when it first needs the row.
 Rows whose coefficients never change are not made.
 
-Float64 check: f of a row is computed again in float64 if rounding errors of K could change whether the violation of
-the subproblem is within tol, or change its objective too much.
+Float64 check: f of a row is computed again in float64 if rounding errors of K matter. They matter if they could change
+whether the violation of the subproblem is within tol, or change its objective too much.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -304,8 +304,8 @@ class _Batch:
         """Estimate the sum over the rows i of |b_i| * |error of f_i|, for each of the B subproblems, (B,).
 
         b are the coefficients, and f the gradients. The sums are estimated from support vectors that certificate.sample
-        chooses. If the coefficients of a subproblem add up to 0, a constant error of f does not change the objectives,
-        so the mean error is subtracted. ``self.f`` stays as it is.
+        chooses. If the coefficients of a subproblem add up to 0, the mean error of f is subtracted, since it does not
+        change the objectives. ``self.f`` stays as it is.
 
         subproblems: mask (B,) of the subproblems to estimate; the result is 0 for all others.
         """

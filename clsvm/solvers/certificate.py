@@ -100,8 +100,8 @@ class Extremes(NamedTuple):
     def violating(self, tol: float) -> NDArray[np.bool_]:
         """Mark the coefficients that violate the optimality conditions by more than tol, (entries,).
 
-        Such a coefficient can rise and its derivative is below its group's offset by more than tol, or it can fall and
-        its derivative is above the offset by more than tol.
+        Such a coefficient can rise, and its derivative is more than tol below its group's offset. Or it can fall, and
+        its derivative is more than tol above the offset.
         """
         return np.asarray((self.right < self.offset - tol) | (self.left > self.offset + tol))
 
@@ -253,8 +253,7 @@ class Check:
     def evaluated(self, at: NDArray[np.intp], b: Vector) -> Vector:
         """Return K b of the rows ``at`` in float64, (problems, rows).
 
-        If K b' of a row is known in float64 for earlier coefficients b', K (b - b') is computed and added to it, if
-        that is less work.
+        For rows whose K b' is known in float64 for earlier coefficients b', K (b - b') is added, if that is less work.
         """
         assert self.exact
         changed = b if self._b is None else b - self._b
