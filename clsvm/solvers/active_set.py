@@ -100,7 +100,7 @@ def solve(
         best = best._replace(steps=steps)
         if optimality.violation <= CLOSE * tol or stuck > STUCK or not should_continue(best) or steps >= most:
             return best
-        # Every second round without progress moves only the most violating pair, which always lowers the dual objective.
+        # Every second round without progress moves only the most violating pair, as this always lowers the dual.
         if stuck > PAIRS and stuck % 2:
             entering = state.pair(optimality)
             made_steps, fixed = _descend(state, np.zeros_like(optimality.inside), entering, RIDGE, 1)
