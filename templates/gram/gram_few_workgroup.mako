@@ -29,8 +29,8 @@
 // product K(X, U), in the buffer ``panel`` in blocks of UB rows. Quotients are rounded down:
 //   x_i[J[j]] = values[at[g] + j * V + i % V],   g = i / V
 //   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]
-// With few right-hand rows, reading X is most of the work. So right-hand rows are taken COLUMNS at a time, and a value
-// of X is multiplied by the values of all of these while it is in a register.
+// With few right-hand rows, reading X is most of the work. So right-hand rows are taken COLUMNS at a time. A value
+// of X is multiplied by the values of all COLUMNS rows while it is in a register.
 // A work-group takes GROUPS lane groups. It has (V / RX) * GROUPS items, each of which reads RX neighbouring rows of X.
 // Consecutive items read consecutive addresses.
 // Local memory has two buffers, each for DEPTH features of COLUMNS right-hand rows. One is filled while items may still

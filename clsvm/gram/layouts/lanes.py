@@ -318,7 +318,7 @@ class Lanes(Layout):
         """Subtract the plan's centre from X, lay out the rows in lane groups of V rows, and return them on the device.
 
         ``places`` holds the arrays Rows.order and Rows.position. groups[0] is the number of features of each lane
-        group. If lane groups leave out features, groups[2] lists the features of all lane groups, group by group, and
+        group. If lane groups leave out features, groups[2] lists the features of all lane groups, group by group.
         groups[1] says where each lane group begins in this list.
         """
         d, (order, position), (lengths, *listed) = X.shape[1], places, groups
@@ -365,7 +365,7 @@ class Lanes(Layout):
         """Return the -D options of a kernel that multiplies rows of d features by right-hand rows.
 
         They are the sizes ``tile`` of its register tiles, DENSE if rows store all features, and CHUNK if rows of many
-        features are multiplied in chunks of CHUNK features. ``shape`` and ``of_panel`` are as in :meth:`tile`.
+        features are multiplied in chunks. ``shape`` and ``of_panel`` are as in :meth:`tile`.
         """
         dense, most = of_panel or not self.sparse, CUT.get(shape, np.inf) * CHUNK
         chunk = [f"-DCHUNK={CHUNK}"] * (dense and profile.style == "simd" and d > most)
