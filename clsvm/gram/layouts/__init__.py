@@ -48,8 +48,8 @@ def choose(
     right-hand rows U of a product K(X, U), or "auto". ``all_rows`` says that the plan is only for rows of X. The layout
     "bits" needs this, since other rows may have entries other than 0 and 1.
 
-    If K depends on x - y alone, the mean of the rows is subtracted from them. For rows far from 0, float32 would compute
-    |x - y|^2 poorly. Sparse layouts subtract the mean only from columns without a zero.
+    If K depends on x - y alone, the mean of the rows is subtracted from them. For rows far from 0, float32 would
+    compute |x - y|^2 poorly. Sparse layouts subtract the mean only from columns without a zero.
 
     Raises ValueError if the kernel function cannot use the layout, or if the layout cannot hold these rows.
     """
