@@ -31,8 +31,8 @@ def open_checkpoint(
 ) -> Iterator[Checkpoint | None]:
     """Yield the checkpoint of a fit in the file ``options.checkpoint``, or None if this option is None.
 
-    An existing file is read. The file is written when the ``with`` block ends, also if an error or Ctrl-C ends
-    it. Raises CheckpointError as :meth:`Checkpoint.read` does.
+    An existing file is read. The file is written when the ``with`` block ends, also if an error or Ctrl-C ends it.
+    Raises CheckpointError as :meth:`Checkpoint.read` does.
     """
     if options.checkpoint is None:
         yield None

@@ -45,7 +45,7 @@ from clsvm.solvers.result import Result, ended
 
 DTYPES = "float32", "float64"  # a fit computes K in float32 first, then in float64 where that does not suffice
 PIECES = 4  # work is cut into PIECES pieces for each of several devices, so that all end at about the same time
-Devices = Mapping[str, Sequence[Any]]  # dtype -> the devices that support it
+Devices = Mapping[str, Sequence[Any]]  # dtype -> the chosen devices that support it
 
 
 def solve(

@@ -37,7 +37,7 @@ from clsvm.threads import one_thread
 
 Matrix = NDArray[Any]  # in the dtype of K
 Rows = NDArray[np.intp]
-ROUNDS = 10  # a Newton step is computed at most ROUNDS times, each time with further coefficients fixed at bounds
+ROUNDS = 10  # a Newton step is computed in at most ROUNDS rounds, each with more coefficients fixed at bounds
 RIDGE = 10.0  # the first ridge is RIDGE * eps * sqrt(number of free coefficients) times the mean diagonal entry of K
 RIDGE_GROWTH, TRIES = 30.0, 5  # factor of the next ridge if K + ridge * I is indefinite; number of ridges to try
 MOST, LEAST = 4096, 32  # largest and smallest number of free coefficients of a Newton step
@@ -56,7 +56,7 @@ LOW, LATE = 0.5, 4
 # CHECKS_BETWEEN: a later Newton step is considered after more than this number of newly recorded violations.
 CHECKS_BEFORE, CHECKS_BETWEEN = 4, 2
 FAILURE_FACTOR = 4.0  # a step that does not lower the dual multiplies the estimated cost of later steps by this
-MIN_SAVING = 4.0  # a first Newton step is taken only if SMO is expected to cost at least this many times as much
+MIN_SAVING = 4.0  # a first Newton step is taken only if going on by SMO would cost at least MIN_SAVING times as much
 SMALL = 8  # cost of a Newton step's small computations, as a multiple of ``Profile.outer_cost``
 SOLVES = 50  # assumed number of linear systems that a step solves if it reuses the factor of the last step
 
@@ -161,7 +161,7 @@ class Factor:
 def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
     """Yield ridges to try, in rising order, for a Cholesky factor of K + ridge * I among ``rows`` rows.
 
-    They are multiples of K's mean diagonal entry. The first is near the rounding error of ``dtype``.
+    They are given as multiples of K's mean diagonal entry. The first is near the rounding error of ``dtype``.
     """
     for k in range(TRIES):
         yield RIDGE_GROWTH**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows))

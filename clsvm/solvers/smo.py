@@ -324,7 +324,7 @@ class Loop(ABC):
         return bool(history.outer) and optimality.steps == history.steps
 
     def _record_check(self, optimality: Optimality) -> float:
-        """Update trace and progress display; return the relative duality gap if it is due, else nan.
+        """Update trace and progress display; return the relative duality gap if it is due now, else nan.
 
         The gap is due after a fixed number of outer iterations, not of seconds, so that a repeated fit ends at the same
         iteration.
