@@ -1,6 +1,6 @@
 // Copy, complete and multiply rows of the n x n kernel matrix K that are stored on the device, with three kernels.
-// Row i of K is in slot slot_of[i] (STORED_ROW), or in slot i if slot_of is null. A row that is not stored has
-// slot_of[i] = -1. A slot has ``ld`` values, and a buffer (slab) has slab_rows slots.
+// Row i of K is in slot slot_of[i], or in slot i if slot_of is null. The macro STORED_ROW gives the address of a slot.
+// A row that is not stored has slot_of[i] = -1. A slot has ``ld`` values, and a buffer (slab) has slab_rows slots.
 // gather_tile copies kernel values to a tile Q of capacity x capacity values:
 //   Q[u][v] = K[rows[u]][rows[v]] for v >= reused, or 0 if rows[u] or rows[v] is -1 or row rows[u] is not stored
 // Values in the columns v < reused of Q are left as they are.
@@ -9,8 +9,8 @@
 // work-item takes a row u.
 // mirror_rows completes rows u of K by symmetry. Of row u only the first ends[u] columns are stored:
 //   K[u][v] = K[v][u] for v >= ends[u]
-// ends[u] is n or a multiple of SIDE = 16. Row v must have columns 0 .. v, and each of the last n % SIDE rows all
-// columns.
+// ends[u] is n or a multiple of SIDE = 16. Of each row v at least the columns 0 .. v must be stored. Of the last
+// n % SIDE rows all columns must be stored.
 // mirror_rows exists only in SIMD style. A work-item completes SIDE rows u, in blocks of SIDE x SIDE values, so that
 // reads and writes take whole cache lines.
 // add_between adds values of K, times factors D, to sums c. Each u has a work-item, and row i of K must be in slot i:

@@ -120,7 +120,8 @@ class KernelValues(NamedTuple):
         size = float((self.K.diagonal() - 2 * means + means.mean()).mean())  # the mean of the centred diagonal
         if np.abs(means).max() < CONSTANT_SHARE * size:
             return self
-        # Subtract ``shift`` from rows and columns of K: row means become ``size``. Means of 0 would make K singular.
+        # Subtract the vector ``shift`` from rows and columns of K. Every row then has the mean ``size``, since a mean
+        # of 0 would make K singular.
         shift = means - (means.mean() + size) / 2
         return self._replace(K=self.K - shift[:, None] - shift, shift=shift)
 

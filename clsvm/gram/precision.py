@@ -206,7 +206,7 @@ class RowPrecision:
         self.sufficient = self._holds("float32", span)
 
     def _holds(self, dtype: str, rows: Extent) -> bool:
-        """Return whether kernel values in ``dtype`` are precise enough for rows with the Extent ``rows``."""
+        """Return whether kernel values in ``dtype`` are precise enough for rows whose magnitudes are ``rows``."""
         if (dtype, rows) not in self._found:
             info, both = np.finfo(dtype), rows.union(self._span)
             eps, (largest, least, *_) = float(info.eps), both

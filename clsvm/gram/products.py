@@ -178,9 +178,10 @@ class Operator(Protocol):
         """Return the size in bytes of a panel for ``capacity`` right-hand rows U of a product K(X, U)."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """Return a view of ``capacity`` rows of a filled panel, the buffer of right-hand rows, from row ``first`` on.
+        """Return a view of the rows ``first`` to ``first + capacity - 1`` of a filled panel.
 
-        ``first`` and ``capacity`` are multiples of :attr:`width`. The buffer ``count`` holds the number of rows in use.
+        A panel is the buffer of the right-hand rows. ``first`` and ``capacity`` are multiples of :attr:`width`. The
+        buffer ``count`` holds how many rows of the view are in use.
         """
 
     def row_source(self, panel: Panel) -> tuple[RowSource, tuple[Any, ...]] | None:

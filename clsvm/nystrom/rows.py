@@ -349,7 +349,7 @@ class RowOperator:
         self._alpha, self._change = alpha, None
 
     def set_change(self, change: Vector) -> None:
-        """Compute the change of the decision values, K(X, C) change, for a change (k, m) of the coefficients."""
+        """Compute how the decision values change: the product of K(X, C) and ``change`` (k, m), for k outputs."""
         self._call("set_change", change)
         self._change = change
 

@@ -386,7 +386,9 @@ SECONDS = 90  # a small fit that takes longer counts as failed
 
 
 def fit_failure(index: int, device: cl.Device) -> str:
-    """Return why a small fit on a device failed, or "" if it passed or gave no result.
+    """Return why a small fit on a device failed, or "" if it passed.
+
+    The result is "" too if the process of the fit ended without a result, since that may not be the device's fault.
 
     A fit that passed is recorded in a file, and is not repeated until the driver or clsvm changes. ``index`` is the
     position of the device in :func:`visible`.

@@ -111,7 +111,7 @@ def solve(
         steps += made_steps
         current, noise = state.dual()
         decreased, lowest_dual = current < lowest_dual - noise, min(current, lowest_dual)
-        # Free more coefficients next if few reached a bound in this round, since each of these cost a further step.
+        # Free more coefficients next time if few reached a bound. Each one that reaches a bound costs a step.
         next_max = 2 * max_joined if 4 * fixed <= np.count_nonzero(entering) else max_joined // 2
         if decreased:
             stuck, max_joined = 0, max(MIN_JOINED, next_max)

@@ -1,8 +1,9 @@
 """Make Newton steps: move all free coefficients to their joint minimum, by a Cholesky factor of K among them.
 
 Solves:   minimise over d: 1/2 d'Md + g'd,  bottom <= d <= top,  the sum of d in each group 0;  M = K_FF + ridge I
-Given:    K_FF, the kernel matrix among the free coefficients F; the derivatives g of the dual for these coefficients;
-          bounds of their change d, between which the dual is quadratic
+Given:    coefficients b and gradients f = K b + q; K_FF, the kernel matrix among the free coefficients F; the
+          derivatives g of the dual for these, which are their f plus the terms of epsilon; bounds of their change d,
+          between which the dual is quadratic
 Returns:  coefficients b and gradients f at which the dual is lower; b and f as given if the step does not lower it
 Source:   Hintermueller, Ito, Kunisch 2002 (a primal-dual active set strategy is a semismooth Newton method), with a
           line search; Scheinberg 2006 for active sets of SVMs

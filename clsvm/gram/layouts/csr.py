@@ -58,7 +58,7 @@ FAR = 3.0
 TEAM_ITEMS = 256  # work-items of a work-group
 # Costs of storing some columns densely, zeros included:
 MADE = 1.05  # factor on the cost of a value of K, which stands for the time to split columns into dense and sparse
-BEGUN = 0.5  # fixed cost of having densely stored columns, for each value of K, as a multiple of value_cost
+BEGUN = 0.5  # added to the cost of each value of K if any columns are stored densely, as a multiple of value_cost
 
 
 class Entries(NamedTuple):
