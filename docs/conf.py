@@ -45,6 +45,7 @@ autodoc_default_options = {
     "exclude-members": "parts, curves",
 }
 html_theme = "furo"
+html_show_copyright = False
 html_title = f"clsvm {release}"
 _SPAN = re.compile(r"(``.*?``|`[^`]*`|:\w+:`[^`]*`)", re.DOTALL)
 
