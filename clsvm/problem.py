@@ -251,7 +251,7 @@ class Subproblem:
         If ``b`` is None or all 0, the result has ``start`` None.
         """
         if b is None or not b.any():
-            return replace(self, start=None)
+            return self if self.start is None else replace(self, start=None)
         return replace(self, start=self.problem.feasible(b.reshape(self.problem.q.shape)))
 
 

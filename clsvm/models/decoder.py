@@ -488,10 +488,8 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
 
     Raises
     ------
-    NotFittedError
-        If the estimator is not fitted.
-    TypeError
-        If the estimator is not clsvm's, such as a pipeline.
+    NotFittedError, TypeError
+        If the estimator is not fitted, or not clsvm's, such as a pipeline.
     ValueError
         If a classifier of k > 2 classes has a problem for each class instead of each pair of classes, if y has labels
         that the estimator was not fitted to, or only one label, or if the ``fit`` of a fold raises it.
@@ -506,8 +504,8 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     from sklearn.utils.validation import _check_n_features, check_is_fitted
 
     if not hasattr(estimator, "_task"):
-        words = "calibrate the last step of a pipeline, or the best_estimator_ of a search, on the rows that it gets"
-        raise TypeError(f"estimator must be an estimator of clsvm, got {type(estimator).__name__}: {words}")
+        got = f"got {type(estimator).__name__}: take the last step of a pipeline, or a search's best_estimator_"
+        raise TypeError(f"estimator must be an estimator of clsvm, {got}")
     check_is_fitted(estimator, "model_")
     model = estimator.model_
     X = arrays.checked(X)

@@ -23,7 +23,6 @@ whether the violation of the subproblem is within tol, or change its objective t
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -182,6 +181,8 @@ class _Batch:
 
     Attributes
     ----------
+    unrounded
+        the subproblems with their exact bounds, padded; ``problem`` has the numbers of the device.
     positions
         positions of each subproblem's rows in the device's order of rows, -1 for padding, (B, W).
     row_arguments
@@ -201,6 +202,7 @@ class _Batch:
             ws[p, :m], self.positions[p, :m] = np.arange(m), gram.rows.position[subproblem.rows]
             lo[p, :m], hi[p, :m], q[p, :m] = problem.lo[0], problem.hi[0], problem.q[0]
             b[p, :m] = subproblem.initial[0]
+        self.unrounded = Problem(lo, hi, q, kind.constraint, kind.epsilon)
         # Round the numbers as the device does: without double precision it stores each as a sum of two floats.
         lo, hi, q, self.b = map(stream.round_wide, (lo, hi, q, b))
         self.problem = Problem(lo, hi, q, kind.constraint, kind.epsilon)
@@ -269,12 +271,10 @@ class _Batch:
             unsolved = ~certified & (~unchanged | (exact & ~checked)) & (steps < budget)
             unsolved[[*results]] = False
             end = not unsolved.any() or request.should_stop()
-            outcomes = zip(*map(np.ndarray.tolist, (violation, steps, bound, mask.sum(axis=1), certified)), strict=True)
-            offsets, rho = optimality.offset.reshape(B, W), optimality.rho.reshape(B, -1)
             # Keep the first certified result of a subproblem: further launches for the others still change its b.
-            for p, outcome in enumerate(outcomes):
-                if p not in results and (end or certified[p]):
-                    results[p] = self._result(p, offsets[p], rho[p], outcome)
+            if done := [p for p in range(B) if p not in results and (end or certified[p])]:
+                numbers = violation, steps, bound, mask.sum(axis=1), certified
+                results |= self._results(done, optimality, [values[done].tolist() for values in numbers])
             if end:
                 return [results[p] for p in range(B)]
 
@@ -391,27 +391,33 @@ class _Batch:
                 rows, entries, used = self.subproblems[p].rows, np.flatnonzero(mask[p]), np.flatnonzero(self.b[p])
                 self.f[p, entries] = block(rows[entries], rows[used]) @ self.b[p, used] + self.problem.q[p, entries]
 
-    def _result(self, p: int, offset: Vector, rho: Vector, outcome: tuple[float, int, float, int, bool]) -> Result:
-        violation, steps, bound, exact_rows, certified = outcome
-        subproblem = self.subproblems[p]
-        here = slice(p, p + 1), slice(len(subproblem.rows))
-        lo, hi, q = (array[here].copy() for array in (self.problem.lo, self.problem.hi, self.problem.q))
-        problem, b = replace(self.problem, lo=lo, hi=hi, q=q), self.b[here].copy()
-        f, offset = self.f[here].copy(), offset[None, here[1]]
-        primal, dual = certificate.objectives(problem, b, f, offset)
-        return Result(
-            b=subproblem.problem.snapped(b, lo, hi),
-            f=f,
-            rho=rho[None],
-            primal=float(primal[0]),
-            dual=float(dual[0]),
-            violation=violation,
-            steps=steps,
-            status=Status.TOLERANCE if certified else Status.STALLED,
-            error_bound=bound,
-            exact_rows=exact_rows,
-            working_set=len(subproblem.rows),
-            rows_computed=len(subproblem.rows),
-            dtype=self.gram.rows.dtype,
-            **self.request.description,
-        )
+    def _results(
+        self, done: list[int], optimality: certificate.Extremes, numbers: list[list[Any]]
+    ) -> dict[int, Result]:
+        """Return the results of the subproblems with the indices ``done``.
+
+        numbers: violation, SMO iterations, error bound, number of rows checked in float64, and whether the result is
+            certified, of each of these subproblems.
+        """
+        offset, rho = optimality.offset.reshape(self.b.shape), optimality.rho.reshape(len(self.b), -1)
+        primal, dual = certificate.objectives(self.problem, self.b, self.f, offset)
+        b, results = self.unrounded.snapped(self.b, self.problem.lo, self.problem.hi), {}
+        for p, violation, steps, bound, exact_rows, certified in zip(done, *numbers, strict=True):
+            n = len(self.subproblems[p].rows)
+            results[p] = Result(
+                b=b[p : p + 1, :n].copy(),
+                f=self.f[p : p + 1, :n].copy(),
+                rho=rho[p : p + 1].copy(),
+                primal=float(primal[p]),
+                dual=float(dual[p]),
+                violation=violation,
+                steps=steps,
+                status=Status.TOLERANCE if certified else Status.STALLED,
+                error_bound=bound,
+                exact_rows=exact_rows,
+                working_set=n,
+                rows_computed=n,
+                dtype=self.gram.rows.dtype,
+                **self.request.description,
+            )
+        return results
