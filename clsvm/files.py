@@ -13,7 +13,10 @@ import io
 import os
 import shutil
 import stat
+import struct
 import sys
+import tokenize
+import zipfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -24,6 +27,11 @@ if sys.platform != "win32":
     import pwd
 
 PathLike = str | os.PathLike[str]
+# errors that NumPy and zipfile raise for a damaged archive .npz; MemoryError, if it declares an array of a huge shape
+DAMAGED_ARCHIVE = (
+    *(zipfile.BadZipFile, tokenize.TokenError, struct.error, ValueError, TypeError, RuntimeError, EOFError, OSError),
+    *(LookupError, OverflowError, MemoryError, SyntaxError),
+)
 _NUMPY = b"\x93NUMPY", b"PK\x03\x04"  # first bytes of .npy files, and of zip archives such as .npz
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +19,6 @@ from clsvm.errors import CheckpointError
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.parameters import Options
 from clsvm.problem import Subproblem, Vector
-
-# UNREADABLE: the errors that NumPy raises when it reads a file that is no checkpoint
-UNREADABLE = OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, OverflowError, zipfile.BadZipFile
 
 
 @contextmanager
@@ -99,7 +95,7 @@ class Checkpoint:
                 stored, b = {name: str(content[name]) for name in self._digests}, content["b"]
         except CheckpointError:
             raise
-        except UNREADABLE as error:
+        except files.DAMAGED_ARCHIVE as error:
             why = f" ({error})" if isinstance(error, OSError) else ""
             raise CheckpointError(f"{self.file} is no checkpoint of clsvm{why}") from None
         for name, expected in self._digests.items():

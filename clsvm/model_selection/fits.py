@@ -28,7 +28,6 @@ from clsvm import files
 from clsvm.distribute import run_pieces
 from clsvm.errors import CheckpointError, ClsvmError, warn
 from clsvm.estimators import checks
-from clsvm.fit.checkpoint import UNREADABLE
 from clsvm.models.decoder import Decoder
 from clsvm.opencl.devices import device_list
 from clsvm.report import Progress
@@ -349,7 +348,7 @@ class Fits:
                         seconds, converged, *offsets = content[f"of_{name}"]
                         numbers = float(seconds), bool(converged), np.array(offsets)
                         found[candidate, fold] = FoldResult(content[name], *numbers)
-        except UNREADABLE as error:
+        except files.DAMAGED_ARCHIVE as error:
             raise CheckpointError(f"{file} is no checkpoint of a search: {error}") from None
         if digest != expected:
             raise CheckpointError(f"{file} belongs to another search with other data, splits or parameters: delete it")

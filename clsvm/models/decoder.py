@@ -535,8 +535,8 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> di
     classes, model = estimator.classes_, estimator.model_
     if (unknown := np.setdiff1d(y, classes)).size:
         raise ValueError(f"y has the label {unknown[0]!r}, expected those of the fit: {', '.join(map(repr, classes))}")
-    if len(present := np.unique(y)) < 2:
-        raise ValueError(f"y must have rows of two classes or more, got only the label {present[0]!r}")
+    if len(labels := np.unique(y)) < 2:
+        raise ValueError(f"y must have rows of two classes or more, got only the label {labels[0]!r}")
     k = len(classes)
     i, j = np.triu_indices(k, 1)
     if not (model.of_pairs or len(model.dual_coef) == 1):

@@ -32,8 +32,6 @@ from __future__ import annotations
 
 import io
 import json
-import struct
-import tokenize
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -63,11 +61,6 @@ _COMMON = (
 _PARTITION = {"order", "dense"}
 _DENSE, _CSR = ("support_vectors",), ("data", "indices", "indptr", "shape")
 _ARCHIVE = b"PK"  # first bytes of a zip archive, and never of a model file of LIBSVM
-# errors that NumPy and zipfile raise for a damaged archive; MemoryError, if it declares an array of a huge shape
-_DAMAGE = (
-    *(zipfile.BadZipFile, tokenize.TokenError, struct.error, ValueError, TypeError, RuntimeError, EOFError, OSError),
-    *(OverflowError, MemoryError, SyntaxError),
-)
 _NO_PLAN = Plan("", np.zeros(0), "")
 _MAX_COLUMN = 2**31 - 1  # largest column number
 
@@ -131,7 +124,7 @@ def load_model(path: PathLike) -> KernelModel:
         content = stream.read()
     try:
         arrays = _archive_arrays(content)
-    except _DAMAGE as error:
+    except files.DAMAGED_ARCHIVE as error:
         raise ValueError(f"{path}: got a damaged file ({str(error)[:300]}), expected one that clsvm wrote") from None
     return _checked(path, arrays)
 
@@ -184,7 +177,8 @@ def _labels(classes: NDArray[Any]) -> NDArray[Any]:
 def _archive_arrays(content: bytes) -> dict[str, NDArray[Any]]:
     """Return key -> array for all arrays of an archive, given the bytes of its file. No pickle is opened.
 
-    Raises an error of _DAMAGE if an array is damaged or compressed, or if all arrays together are larger than the file.
+    Raises an error of files.DAMAGED_ARCHIVE if an array is damaged or compressed, or if all arrays together are larger
+    than the file.
     """
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         members = archive.zip.infolist()

@@ -214,7 +214,15 @@ BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
     "too few vectors": ({"support_vectors": np.ones((8, 7)), "centre": np.zeros(7)}, "sum .* support vectors, 8"),
     "negative count": ({"n_support": np.array([-1, 10], np.int32)}, r"n_support \[-1, 10\]"),
     "coefficients": ({"dual_coef": np.ones((1, 8))}, r"dual_coef float64 of shape \(1, 8\), expected .*\(1, 9\)"),
-    "one number as coefficients": ({"dual_coef": np.array(1.0)}, r"dual_coef float64 of shape \(\)"),
+    "one number as coefficients": (
+        {
+            "task": np.array("nystrom_numbers"),
+            "classes": np.zeros(0),
+            "n_support": np.array([9], np.int32),
+            "dual_coef": np.array(1.0),
+        },
+        r"dual_coef float64 of shape \(\)",
+    ),
     "one class": ({"classes": np.arange(1)}, r"classes int64 of shape \(1,\), expected two labels or more"),
     "unknown task": ({"task": np.array("spam")}, "task 'spam', expected c_svc, nu_svc, one_class, epsilon_svr, nu_svr"),
     "classes of a regression": ({"task": np.array("nu_svr")}, r"classes int64 of shape \(2,\), expected no labels"),
