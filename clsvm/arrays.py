@@ -22,7 +22,7 @@ _MANY = 1 << 17  # empty columns are left out only of matrices with more columns
 
 
 def checked(X: Any, name: str = "X") -> Any:
-    """Return sparse X as CSR after checking its arrays; return dense X as it is. Error messages call X ``name``.
+    """Check the arrays of sparse X, and return X as CSR. Return dense X unchanged. Error messages call X ``name``.
 
     SciPy hardly checks indices and pointers, so code that trusts a malformed matrix reads outside of its arrays. Raises
     ValueError for a malformed matrix, or if a memory-mapped file of X has become shorter.

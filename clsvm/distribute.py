@@ -1,6 +1,6 @@
 """Distribute a fit over several devices or Dask workers.
 
-The training rows are divided into parts. A part is an object that holds some of the rows: a shard of an SVM
+The training rows are divided into parts. A part is an object with some of the rows: a shard of an SVM
 (solvers/sharded.py) or a block of a Nyström model (nystrom/rows.py). Parts live in threads of this process, one thread
 for each device (:class:`OnDevices`), or on Dask's workers (clsvm.dask.executor.OnWorkers).
 
@@ -163,7 +163,7 @@ def open_streams(device: Any, memory_limit: int | str | None) -> Iterator[list[D
     threads: list[DeviceThread] = []
     with ExitStack() as stack:
         for one in device:
-            # Oclgrind 21.10 crashes outside the caller's thread, so its device gets no thread of its own.
+            # Oclgrind 21.10 crashes outside the caller's thread, so the caller's thread runs an Oclgrind device.
             in_caller = find(one).platform == SIMULATOR
             thread = stack.enter_context(_Caller() if in_caller else ThreadPoolExecutor(1, "clsvm"))
             threads.append(DeviceThread(thread, thread.submit(Stream, one, memory_limit).result()))

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# ``warn`` skips frames of these packages to find the caller. importlib is one, since clsvm may warn during its import.
+# To find the caller, ``warn`` skips frames of these packages. importlib counts, since clsvm may warn during its import.
 _NOT_THE_CALLER = ("clsvm", "importlib")
 
 

@@ -1,4 +1,4 @@
-"""Patch scikit-learn's SVMs: their methods that call LIBSVM are replaced, and the replacements try clsvm first.
+"""Replace the methods of scikit-learn's SVMs that call LIBSVM by methods that try clsvm first.
 
 scikit-learn's ``fit`` checks its input. Then its method ``_dense_fit`` or ``_sparse_fit`` calls LIBSVM and stores the
 result. Predictions and decision values go through four more methods that call LIBSVM. These six methods are replaced. A
@@ -229,9 +229,9 @@ def _classes(model: Any) -> int:
 
 
 def _bypassed(model: Any) -> str:
-    """Return a sentence that names methods that an estimator overrides and clsvm would not call, or "".
+    """Return a sentence with the overridden methods of an estimator, which clsvm would not call, or "".
 
-    If there are such methods, LIBSVM has to run the estimator. Only the methods in _CALLED are looked at.
+    LIBSVM has to run an estimator with overridden methods. Only the methods in _CALLED count.
     """
     theirs = [name for name in _CALLED if getattr(getattr(model, name), "__func__", None) is not _CALLED[name]]
     return f"{type(model).__name__} has a {' and a '.join(theirs)} of its own" if theirs else ""

@@ -102,9 +102,9 @@ def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> No
 
 
 def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = "") -> tuple[Any, Array, Array | None]:
-    """Read a training file. Return X, y and, for a file of kernel values, the matrix column that belongs to each row.
+    """Read a training file. Return X, y, and each row's column in a matrix of kernel values.
 
-    ``kernel_values`` says whether the file holds a kernel matrix instead of rows. For rows, the third result is None.
+    ``kernel_values`` says whether the file holds a kernel matrix. If it holds rows, the third result is None.
     ``of_classes`` says whether y holds class labels. Raises OSError if the file cannot be read. Raises ValueError if it
     is damaged, or if all class labels are equal. The message about equal labels ends with ``hint``.
     """

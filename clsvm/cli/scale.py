@@ -33,7 +33,7 @@ _SHOWN = 10  # a warning names at most this many features
 class Ranges(NamedTuple):
     """Hold the minimum and maximum of each feature, and the interval to which all features are scaled.
 
-    Scaled rows omit features that are not in ``features``, and features whose ``low`` and ``high`` are equal.
+    Scaled rows have only the features in ``features`` with different ``low`` and ``high``.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Fit estimators to Dask arrays and data frames, whose rows are spread over many computers.
+"""Fit estimators to Dask arrays and data frames. The rows may be on many computers.
 
 Each chunk of rows remains on the Dask worker that holds it, and each worker computes on its own device. The caller and
 the workers exchange only a part of the data. In a Falkon fit this is the inducing points, sampled rows,

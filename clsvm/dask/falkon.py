@@ -1,6 +1,6 @@
-"""Fit Falkon models to Dask arrays and data frames, whose rows are in chunks on workers.
+"""Fit Falkon models to Dask arrays and data frames. The rows are in chunks on workers.
 
-The caller, who runs ``fit``, and the workers divide the work:
+The caller runs ``fit``. The caller and the workers divide the work:
 
 rows               Each worker checks its chunks and lays them out once on its device.
 inducing points    The caller draws m rows of all chunks as inducing points C, and sends these points to all workers.
@@ -135,8 +135,8 @@ class ChunkedFalkon(OverChunks, local.Falkon):
     ) -> tuple[nystrom.Centers, Vector | None]:
         """Return the inducing points, and the coefficients to start from.
 
-        For rows in chunks, the inducing points are those that the user gave, or rows with positive weight, drawn
-        uniformly at random. The coefficients are then None: the solve starts from 0.
+        For rows in chunks, the user gives the inducing points, or rows with positive weight are drawn uniformly at
+        random. The coefficients are then None: the solve starts from 0.
         """
         if not isinstance(X, FalkonRows):
             return super()._centers(X, kernel, task, random)

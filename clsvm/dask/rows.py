@@ -270,8 +270,8 @@ def scored(method: Callable[..., float]) -> Callable[..., float]:
 class ChunkPredictions:
     """Add predictions for rows in chunks to an estimator class.
 
-    A subclass inherits prediction methods, such as ``predict`` (PREDICTIONS), from another base class. Here each of
-    these methods is extended: for a Dask collection of rows it returns a Dask array of predictions.
+    A subclass inherits prediction methods, such as ``predict`` (PREDICTIONS), from another base class. For a
+    Dask collection of rows, each of these methods here returns a Dask array of predictions.
     """
 
     n_features_in_: int

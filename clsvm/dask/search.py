@@ -1,8 +1,8 @@
 """Run grid searches over Dask's workers.
 
 pieces   The fits of a search are divided into pieces. Each worker runs one piece at a time. A piece has all fits with
-         one kernel function, or only a share of these fits if there are more workers than kernel functions.
-data     X and y are sent to every worker once, and again only if all workers that had X and y are lost.
+         one kernel function, or a share of such fits if there are more workers than kernel functions.
+data     X and y are sent to every worker once, and again only if no worker has X and y any more.
 results  Workers return the decision values of test rows. The caller computes the scores from them.
 """
 

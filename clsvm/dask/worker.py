@@ -328,9 +328,9 @@ def describe(X: Data) -> ChunkInfo:
 def take(
     X: Data, indices: NDArray[np.intp], weights: Any = None, weighted: bool = False
 ) -> tuple[Data, NDArray[np.intp]]:
-    """Return the rows of the chunk X that ``indices`` selects, and the indices of these rows in X.
+    """Return the selected rows of the chunk X, and the indices of the selected rows in X.
 
-    If ``weighted`` is true, the argument ``indices`` numbers only the rows of X with positive weight.
+    ``indices`` selects among all rows of X, or, if ``weighted`` is true, among the rows with positive weight.
     """
     if weighted and weights is not None:
         indices = np.flatnonzero(checks.read_weights(weights, X) > 0)[indices]

@@ -45,7 +45,7 @@ def own_names(made: type, base: type) -> set[str]:
     """Return the names of attributes that ``made``, a subclass of ``base``, and its mixins define or override."""
 
     class Bare(base):
-        """Define no attribute. Its attributes are those that Python gives to every class."""
+        """Have only the attributes that Python gives to every class."""
 
     between = (one for one in made.__mro__ if one not in base.__mro__)
     return {name for one in between for name in vars(one)} - vars(Bare).keys()

@@ -80,7 +80,7 @@ def from_sklearn(model: Any, **params: Any) -> Any:
 def to_sklearn(model: Any) -> Any:
     """Convert a fitted SVM of clsvm to the fitted estimator of scikit-learn.
 
-    The result has the same parameters and attributes, except that cache_size is not copied. A :class:`clsvm.Kernel`
+    All parameters and attributes but cache_size are copied. A :class:`clsvm.Kernel`
     becomes the name of a kernel and its parameters.
 
     Parameters

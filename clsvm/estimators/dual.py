@@ -115,7 +115,7 @@ class Machine(KernelEstimator):
         vectors: Any = self.support_vectors_
         plan = fit.plan and layouts.unrestricted_plan(fit.plan)
         if plan and len(plan.centre) != vectors.shape[1]:
-            plan = None  # the layout no longer fits, because _solver_rows removed empty columns
+            plan = None  # _solver_rows removed empty columns, which the plan counts
         if isinstance(kernel, Precomputed):
             vectors = support
             self._rows_of_fit = X if self._user_kernel else None

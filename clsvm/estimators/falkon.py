@@ -332,8 +332,8 @@ class FalkonRegressor(RegressorMixin, Falkon):
 class FalkonClassifier(ClassifierMixin, Falkon):
     """Nyström kernel classification by least squares on labels -1 and 1 (see :class:`FalkonRegressor`).
 
-    For more than two classes, each class has an output that separates it from all other classes. All outputs are fitted
-    at once.
+    For more than two classes, an output for each class separates the class from all others. All outputs are fitted at
+    once.
 
     Attributes
     ----------

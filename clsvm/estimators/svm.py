@@ -89,7 +89,7 @@ class _Classifier(ClassifierMixin, Machine):
         return [*pairs(k)] if self.multi_class == "ovo" else [(i, None) for i in range(k)]
 
     def _subproblems(self, index: checks.Indices, class_pairs: Sequence[Pair], bounds: Vector) -> list[Subproblem]:
-        """Return a dual problem for each pair of classes in ``class_pairs``, over the rows of these two classes.
+        """Return a dual problem for each pair of classes in ``class_pairs``, over the rows of both classes.
 
         ``index`` (n,) is each row's class, -1 for rows left out. ``bounds`` (n,) are the bounds of the coefficients.
         """

@@ -35,7 +35,7 @@ COPIES = 4  # number of matrices as large as K that a solve needs in memory, in 
 EXTRA_STEPS = 4096
 # If a result within tol has a relative gap above COARSE_GAP, the host continues to a KKT violation of FINE_TOL * tol.
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
-# With at most FEW_ROWS rows, the host continues if a result within tol has a relative gap above FEW_COARSE.
+# If a result within tol has at most FEW_ROWS rows and a relative gap above FEW_COARSE, the host continues.
 FEW_ROWS, FEW_COARSE = 256, 1e-5
 SEVERAL = 200  # with more small subproblems than this, solves on the host end at tol even if the duality gap is large
 EPS = certificate.EPS
@@ -203,7 +203,7 @@ class HostFit:
         return result.after(before).with_precision_status(EPS * values.scale, options)
 
     def _kernel_values(self, problem: Problem) -> KernelValues:
-        """Return K in float64, with its large means subtracted if the problem's coefficients add up to 0.
+        """Return K in float64. If the problem's coefficients add up to 0, large means of K are subtracted.
 
         With the linear kernel and dense rows, the mean row is subtracted from X instead, which loses fewer digits.
         """
