@@ -20,7 +20,6 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_gallery.gen_gallery",
-    "generated",
 ]
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",

@@ -1,4 +1,6 @@
-"""Make tables of the site from the code and from results: ```{generated} kernels```, and so on.
+"""Write the tables of the pages from the code and from results: ``python docs/generated.py``.
+
+A page has a table between the lines ``<!-- generated: WORDS -->`` and ``<!-- end -->``. WORDS are one of these:
 
 kernels          the built-in kernel functions: parameters, their defaults and limits, formula
 flags COMMAND    flags and arguments of a command, such as ``flags train`` or ``flags kernels emit``
@@ -11,21 +13,21 @@ peers FILE       clsvm's fits in a GPU result beside ThunderSVM's fits to the sa
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import typer.main
-from docutils import nodes
-from docutils.statemachine import StringList
-from sphinx.util.docutils import SphinxDirective
-
-from benchmarks.command import page
-from benchmarks.gpu import summary
-from clsvm.cli.app import app
-from clsvm.kernels.records import BUILTIN
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+from benchmarks.command import page  # noqa: E402
+from benchmarks.gpu import summary  # noqa: E402
+from clsvm.cli.app import app  # noqa: E402
+from clsvm.kernels.records import BUILTIN  # noqa: E402
+
 Row = tuple[str, ...]
 
 
@@ -129,21 +131,22 @@ WRITERS: dict[str, Callable[..., str]] = {
 }
 
 
-class Generated(SphinxDirective):
-    """Make the table that the argument of the directive names; the module's docstring lists the arguments."""
-
-    required_arguments = 1
-    final_argument_whitespace = True
-
-    def run(self) -> list[nodes.Node]:
-        """Return the nodes of the generated Markdown."""
-        name, *given = self.arguments[0].split()
-        place, node = self.get_location(), nodes.container()
-        self.state.nested_parse(StringList(WRITERS[name](*given).splitlines(), place), self.content_offset, node)
-        return node.children
+_BLOCK = re.compile(r"^<!-- generated: ([^\n]+) -->$.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 
 
-def setup(app: Any) -> dict[str, bool]:
-    """Add the directive; Sphinx calls this."""
-    app.add_directive("generated", Generated)
-    return {"parallel_read_safe": True}
+def filled(page: str) -> str:
+    """Return a page with its generated tables made anew."""
+
+    def block(found: re.Match[str]) -> str:
+        name, *given = found[1].split()
+        return f"<!-- generated: {found[1]} -->\n\n{WRITERS[name](*given).strip()}\n\n<!-- end -->"
+
+    return _BLOCK.sub(block, page)
+
+
+if __name__ == "__main__":
+    for path in sorted(Path(__file__).parent.rglob("*.md")):
+        old = path.read_text("utf-8")
+        if (new := filled(old)) != old:
+            path.write_text(new, "utf-8")
+            print(path)

@@ -18,7 +18,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")
 MODULES = ("libsvm", "linalg", "probability", "plots", "dask")  # documented whole
 ARRAYS = {"X", "Y", "y", "A", "B", "sample_weight", "rows"}  # parameters that are arrays
 SHAPE = re.compile(r"\([nmkd](, [a-z0-9_*() -]+)?,?\)|\(n_|shape|as (fit|predict|decision_function)")
-TABLES = sorted({words for page in PAGES for words in re.findall(r"```{generated} (.+)", page.read_text("utf-8"))})
+TABLES = sorted({words for page in PAGES for words in re.findall(r"<!-- generated: (.+) -->", page.read_text("utf-8"))})
 
 
 def public() -> dict[str, Any]:
@@ -100,8 +100,15 @@ def test_charts_are_drawn_from_results(tmp_path: Path, monkeypatch: pytest.Monke
     assert drawn <= {path.name for path in (DOCS / "pictures").glob("*.png")}
 
 
-def test_what_pages_ask_for_are_tables() -> None:
+def test_pages_have_the_tables_that_the_code_and_results_give() -> None:
     generated = script("generated")
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        assert generated.filled(text) == text, f"{page}: run python docs/generated.py"
+    changed = "<!-- generated: kernels -->\n| old |\n<!-- end -->\nText\n<!-- generated: kernels -->\n<!-- end -->\n"
+    assert generated.filled(changed).count(generated.kernels()) == 2
+    assert "Text" in generated.filled(changed)
+    assert "old" not in generated.filled(changed)
     assert {words.split()[0] for words in TABLES} == set(generated.WRITERS)
     for words in TABLES:
         name, *given = words.split()
