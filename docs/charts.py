@@ -26,19 +26,29 @@ ROWS = "growth-cpu-2-cores-epyc-2026-11-28.json"
 FALKON = "falkon-cpu-2-cores-2026-11-23.json"
 ERRORS = "study-curves-cpu-2-cores-2026-11-23.json"
 PREDICTIONS = "predict-cpu-2-cores-xeon-2026-11-28.json"
-COLOURS = {"clsvm": "#1f6fb4", "onedal": "#ef9f4a", "libsvm": "#b5b5b5", "nystroem": "#b5b5b5"}
-NAMES = {"clsvm": "clsvm", "onedal": "scikit-learn-intelex", "libsvm": "scikit-learn", "nystroem": "scikit-learn"}
+GPU = "gpu-h100-2026-11-27.json"
+STYLES = {  # of a solver: its name and colour
+    "clsvm": ("clsvm", "#1f6fb4"),
+    "onedal": ("scikit-learn-intelex", "#ef9f4a"),
+    "libsvm": ("scikit-learn", "#b5b5b5"),
+    "nystroem": ("scikit-learn", "#b5b5b5"),
+    "ThunderSVM": ("ThunderSVM", "#3b9c5a"),
+    "GTSVM": ("GTSVM", "#8a5fb0"),
+}
 
 
 @contextmanager
-def chart(path: Path, height: float, panels: int = 1) -> Iterator[list[Any]]:
-    """Yield the axes of some panels; write them to ``path`` with a grid and a legend at the end."""
-    figure, axes = plt.subplots(1, panels, figsize=(7.5, height), layout="constrained", squeeze=False, sharey=True)
-    yield list(axes[0])
+def chart(path: Path, width: float, height: float, panels: int = 1) -> Iterator[Sequence[Any]]:
+    """Yield the axes of some panels; write them to ``path`` with a grid and a legend for all of them at the end."""
+    figure, axes = plt.subplots(1, panels, figsize=(width, height), layout="constrained", squeeze=False, sharey=True)
+    yield axes[0]
+    named: dict[str, Any] = {}
     for one in axes[0]:
         one.grid(alpha=0.3, which="major")
         one.set_axisbelow(True)
-    axes[0][0].legend(fontsize=8)
+        for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=5, fontsize=7)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
@@ -56,15 +66,15 @@ def bars(path: Path, files: Sequence[str], label: str, wanted: Sequence[str] = (
     styles = {"cold s": (", first", 0.8, 0.35), "warm s": (", later", 0.55, 1.0), "classes s": ("", 0.7, 1.0)}
     named: set[str] = set()
     at, places = 0.0, []
-    with chart(path, 0.8 + 0.31 * sum(map(len, groups.values()))) as (axes,):
+    with chart(path, 7.5, 1 + 0.31 * sum(map(len, groups.values()))) as (axes,):
         for own in groups.values():
             places.append(at + (len(own) - 1) / 2)
             for row in own:
                 solver = row["solver"].split(" ")[0].rstrip("*")
                 for key in wanted:
-                    words, thick, alpha = styles[key]
-                    words = "_" * ((words := NAMES[solver] + words) in named) + words  # matplotlib leaves out _words
-                    axes.barh(at, float(row[key]), thick, color=COLOURS[solver], alpha=alpha, label=words)
+                    (name, colour), (words, thick, alpha) = STYLES[solver], styles[key]
+                    words = "_" * (name + words in named) + name + words  # matplotlib leaves out _words
+                    axes.barh(at, float(row[key]), thick, color=colour, alpha=alpha, label=words)
                     named.add(words)
                 at += 1
             at += 0.5
@@ -84,17 +94,47 @@ def fits(points: Sequence[Any], solver: str) -> dict[int, Any]:
 
 
 def over_rows(path: Path) -> None:
-    """Draw seconds over the number of rows, of first and later fits, with one panel for each set with C = 1."""
+    """Draw seconds of first and later fits over the number of rows: a panel for each set with C = 1, and a GPU's."""
     ones = [one for one in generated.read(ROWS)["sets"] if one["C"] == 1]
-    with chart(path, 3.6, len(ones)) as panels:
-        for axes, one in zip(panels, ones, strict=True):
-            for solver in ("clsvm", "onedal"):
+    with chart(path, 8, 4.2, len(ones) + 1) as panels:
+        for axes, one in zip(panels, ones, strict=False):
+            for solver in ("clsvm", "onedal", "libsvm"):
                 found = fits(one["points"], solver)
-                for key, style, words in (("cold", ":o", "first"), ("seconds", "-o", "later")):
-                    seconds, words = [row[key] for row in found.values()], f"{NAMES[solver]}, {words}"
-                    axes.loglog([*found], seconds, style, markersize=4, color=COLOURS[solver], label=words)
-            axes.set(title=f"{one['set']}, {one['d']} features", xlabel="rows")
+                dots(axes, solver, {n: (row["cold"], row["seconds"]) for n, row in found.items()}, (":", "-"))
+            axes.set_title(f"{one['set']}, two CPU cores", fontsize=9)
+            axes.set_xlabel("rows")
+        ticks = {}
+        for solver, name, n, *seconds in on_gpu(("a9a", "mnist8")):
+            dots(panels[-1], solver, {n: seconds}, ("", ""))
+            ticks[n] = f"{name}\n{n:,}"
+        panels[-1].set_xticks([*ticks], [*ticks.values()])
+        panels[-1].minorticks_off()
+        panels[-1].set(xlim=(2e4, 1e5), xlabel="rows")
+        panels[-1].set_title("H100", fontsize=9)
         panels[0].set_ylabel("seconds of a fit")
+
+
+def dots(axes: Any, solver: str, seconds: dict[int, Sequence[float | None]], joined: Sequence[str]) -> None:
+    """Draw hollow dots for first fits and full dots for later fits.
+
+    seconds: both, by the number of rows. joined: the styles of the lines between the dots of first and later fits.
+    """
+    name, colour = STYLES[solver]
+    for i, (face, when) in enumerate((("white", "first"), (colour, "later"))):
+        points = [(n, both[i]) for n, both in seconds.items() if both[i] is not None]
+        if points:
+            axes.loglog(*zip(*points, strict=True), "o" + joined[i], markersize=4, color=colour,
+                        markerfacecolor=face, label=f"{name}, {when}")  # fmt: skip
+
+
+def on_gpu(sets: Sequence[str]) -> Iterator[tuple[str, str, int, float | None, float | None]]:
+    """Yield the solver, set, rows and seconds (first, later) of the fits in the GPU's result."""
+    steps = generated.read(GPU)["steps"]
+    ours = {step["set"]: step for step in steps if step.get("set") in sets and "cold" in step}
+    for name, one in ours.items():
+        yield "clsvm", name, one["n"], one["cold"], sorted(one["warm"])[len(one["warm"]) // 2]
+    for row in (row for step in steps for row in step.get("peers", ()) if row["set"] in sets):
+        yield row["solver"], row["set"], ours[row["set"]]["n"], row["first"], row["seconds"]
 
 
 def errors(path: Path) -> None:
