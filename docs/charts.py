@@ -16,16 +16,6 @@ import matplotlib.pyplot as plt
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import generated  # noqa: E402
 
-FITS = (
-    "cpu-2-cores-epyc-2026-11-28.json",
-    "pairs-cpu-2-cores-epyc-2026-11-28.json",
-    "text-cpu-2-cores-epyc-2026-11-28.json",
-)
-SEARCHES = "search-cpu-2-cores-epyc-2026-11-28.json", "search-short-cpu-2-cores-epyc-2026-11-28.json"
-ROWS = "growth-cpu-2-cores-epyc-2026-11-28.json"
-FALKON = "falkon-cpu-2-cores-2026-11-23.json"
-ERRORS = "study-curves-cpu-2-cores-2026-11-23.json"
-PREDICTIONS = "predict-cpu-2-cores-xeon-2026-11-28.json"
 GPU = "gpu-h100-2026-11-27.json"
 STYLES = {  # of a solver: its name and colour
     "clsvm": ("clsvm", "#1f6fb4"),
@@ -53,15 +43,15 @@ def chart(path: Path, width: float, height: float, panels: int = 1) -> Iterator[
     plt.close(figure)
 
 
-def bars(path: Path, files: Sequence[str], label: str, wanted: Sequence[str] = ("cold s", "warm s")) -> None:
-    """Draw seconds by data set and solver on a logarithmic axis.
+def bars(path: Path, table: str, label: str, wanted: Sequence[str] = ("cold s", "warm s")) -> None:
+    """Draw seconds by data set and solver on a logarithmic axis, from a table of ``generated.COLUMNS``.
 
     A pale bar is a first fit, and the full bar in front of it the later fits.
 
     wanted: the columns of seconds to draw.
     """
     groups: dict[str, list[dict[str, str]]] = {}
-    for row in (row for name in files for row in generated.table(name)):
+    for row in generated.tables(table):
         groups.setdefault(" ".join(filter(None, (row["set"], row.get("loss", "")))), []).append(row)
     styles = {"cold s": (", first", 0.8, 0.35), "warm s": (", later", 0.55, 1.0), "classes s": ("", 0.7, 1.0)}
     named: set[str] = set()
@@ -95,7 +85,7 @@ def fits(points: Sequence[Any], solver: str) -> dict[int, Any]:
 
 def over_rows(path: Path) -> None:
     """Draw seconds of first and later fits over the number of rows: a panel for each set with C = 1, and a GPU's."""
-    ones = [one for one in generated.read(ROWS)["sets"] if one["C"] == 1]
+    ones = [one for one in generated.read(generated.COLUMNS["rows"][0])["sets"] if one["C"] == 1]
     with chart(path, 8, 4.2, len(ones) + 1) as panels:
         for axes, one in zip(panels, ones, strict=False):
             for solver in ("clsvm", "onedal", "libsvm"):
@@ -139,7 +129,7 @@ def on_gpu(sets: Sequence[str]) -> Iterator[tuple[str, str, int, float | None, f
 
 def errors(path: Path) -> None:
     """Draw the test error over the seconds of a fit, with one panel for each set."""
-    sets = generated.read(ERRORS)["sets"]
+    sets = generated.read(generated.COLUMNS["curves"][0])["sets"]
     figure, panels = plt.subplots(1, len(sets), figsize=(12, 3.6), layout="constrained")
     for axes, one in zip(panels, sets, strict=True):
         for name in dict.fromkeys(row["machine"] for row in one["rows"]):
@@ -156,10 +146,10 @@ def errors(path: Path) -> None:
 
 def main(folder: Path) -> None:
     """Draw all charts into a folder."""
-    bars(folder / "speed_train.png", FITS, "seconds of a fit")
-    bars(folder / "speed_predict.png", [PREDICTIONS], "seconds for all test rows", ["classes s"])
-    bars(folder / "speed_search.png", SEARCHES, "seconds of a search")
-    bars(folder / "speed_falkon.png", [FALKON], "seconds of a fit")
+    bars(folder / "speed_train.png", "training", "seconds of a fit")
+    bars(folder / "speed_predict.png", "prediction", "seconds for all test rows", ["classes s"])
+    bars(folder / "speed_search.png", "searches", "seconds of a search")
+    bars(folder / "speed_falkon.png", "falkon", "seconds of a fit")
     over_rows(folder / "speed_rows.png")
     errors(folder / "which_estimator.png")
 

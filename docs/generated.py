@@ -5,8 +5,7 @@ A page has a table between the lines ``<!-- generated: WORDS -->`` and ``<!-- en
 kernels          the built-in kernel functions: parameters, their defaults and limits, formula
 flags COMMAND    flags and arguments of a command, such as ``flags train`` or ``flags kernels emit``
 results FILE     the table of a file in benchmarks/results
-columns FILE[#TITLE][,FILE...] NAME [= TITLE] | NAME [= TITLE] | ...
-                 columns NAME of each file's first table, or of its table #TITLE; "= TITLE" gives a column another title
+columns NAME     columns of the tables of result files: COLUMNS has files and columns by NAME
 peers FILE       clsvm's fits in a GPU result beside ThunderSVM's fits to the same tolerance
 """
 
@@ -29,6 +28,75 @@ from clsvm.cli.app import app  # noqa: E402
 from clsvm.kernels.records import BUILTIN  # noqa: E402
 
 Row = tuple[str, ...]
+COLUMNS = {  # of a table: (files, columns), as ``columns`` takes them
+    "training": (
+        "cpu-2-cores-epyc-2026-11-28.json,pairs-cpu-2-cores-epyc-2026-11-28.json,text-cpu-2-cores-epyc-2026-11-28.json",
+        "set = data | solver | cold s = first fit, s | warm s = later fits, s | times ours = later fits, "
+        "times clsvm's | violation = KKT violation | test % = accuracy, %",
+    ),
+    "prediction": (
+        "predict-cpu-2-cores-xeon-2026-11-28.json",
+        "set = trained on | tests = test rows | solver | classes s = seconds | times ours = times clsvm's | "
+        "first MB = memory of the first call, MB | later MB = of later calls, MB | right % = accuracy, %",
+    ),
+    "small": (
+        "small-cpu-2-cores-xeon-2026-11-28.json",
+        "set = data | fit, ours = clsvm's fit, ms | scikit-learn = scikit-learn's, ms | one row, ours = "
+        "clsvm's prediction of a row, ms | scikit-learn 2 = scikit-learn's, ms",
+    ),
+    "searches": (
+        "search-cpu-2-cores-epyc-2026-11-28.json,search-short-cpu-2-cores-epyc-2026-11-28.json",
+        "set = data | solver | cold s = first search, s | warm s = later searches, s | times ours = later "
+        "searches, times clsvm's | its score = best score | scores apart = largest difference of a score",
+    ),
+    "rows": (
+        "growth-cpu-2-cores-epyc-2026-11-28.json",
+        "set = data | rows | clsvm s = clsvm, s | onedal s = scikit-learn-intelex, s | times ours 2 = times clsvm's",
+    ),
+    "falkon": (
+        "falkon-cpu-2-cores-2026-11-23.json",
+        "set = data | loss | solver | cold s = first fit, s | warm s = later fits, s | times ours = later "
+        "fits, times clsvm's | test error",
+    ),
+    "gpu": (
+        "gpu-h100-later-2026-11-27.json#Training",
+        "set = data | n x d = rows x features | first s = first fit, s | later s = best later fit, s | "
+        "violation = KKT violation | gap = relative gap | test % = accuracy, %",
+    ),
+    "curves": (
+        "study-curves-cpu-2-cores-2026-11-23.json",
+        "set = data | machine = estimator | rows | vectors = support vectors or inducing points | s = seconds "
+        "| test error",
+    ),
+    "ladder": (
+        "ladder-intel-2-cores-2026-11-21.json",
+        "W, n = right-hand rows, rows | rung | GFLOP/s | GB/s | of bandwidth | of multiply-adds",
+    ),
+    "workers": (
+        "sharded-cpu-2-cores-2026-11-24.json",
+        "rows | = where | cold s = first fit, s | s = later fits, s | times = times one process | violation = "
+        "KKT violation | steps = outer iterations | KB a step and worker = KB an iteration and worker",
+    ),
+    "limited": (
+        "larger-cpu-2-cores-xeon-2026-11-27.json",
+        "set = data | MB = X, MB | limit MB = limit, MB | in core s = in core, s | limited s = limited, s | "
+        "times | own memory MB = own memory, MB",
+    ),
+    "launches": (
+        "host-gpu-profile-2026-11-28.json",
+        "set = data | machines = subproblems | working sets | launches | waiting copies = blocking copies | "
+        "GFMA = 10^9 multiply-adds of K",
+    ),
+    "ablation": (
+        "study-ablation-cpu-2-cores-2026-11-23.json",
+        "what = with | preconditioner of rows | steps | s in all = seconds | gain = gain over the row above | "
+        "test % = test error, %",
+    ),
+    "blocks": (
+        "study-growth-cpu-2-cores-2026-11-23.json",
+        "rows | s a step = a step, s | rows a second | MB held | s of the fit = fit, s | where K is",
+    ),
+}
 
 
 def markdown(header: Row, rows: Iterable[Row]) -> str:
@@ -97,15 +165,20 @@ def table(name: str) -> list[dict[str, str]]:
     return rows
 
 
-def columns(names: str, *wanted: str) -> str:
-    """Return a table of the columns ``wanted`` from the tables of result files; repeated first cells are left empty.
+def tables(name: str) -> list[dict[str, str]]:
+    """Return the rows of the tables that an entry of COLUMNS names."""
+    return [row for file in COLUMNS[name][0].split(",") for row in table(file)]
 
-    names: result files, separated by commas.
-    wanted: words of ``NAME = TITLE | NAME = TITLE ...``. A column is shown under its title, if that is given.
+
+def columns(name: str) -> str:
+    """Return a table of COLUMNS; repeated first cells are left empty.
+
+    Its entry has result files, separated by commas, and ``COLUMN = TITLE | COLUMN = TITLE ...``: columns of each file's
+    first table, or of its table after #. A column is shown under TITLE, if that is given.
     """
-    given = [part.partition("=") for part in " ".join(wanted).split("|")]
+    given = [part.partition("=") for part in COLUMNS[name][1].split("|")]
     keys = [key.strip() for key, _, _ in given]
-    cells = [tuple(row[key] for key in keys) for name in names.split(",") for row in table(name)]
+    cells = [tuple(row[key] for key in keys) for row in tables(name)]
     shown = [("" if i and cells[i - 1][0] == row[0] else row[0], *row[1:]) for i, row in enumerate(cells)]
     return markdown(tuple((title or key).strip() for key, _, title in given), shown)
 
