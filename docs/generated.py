@@ -4,7 +4,6 @@ A page has a table between the lines ``<!-- generated: WORDS -->`` and ``<!-- en
 
 kernels          the built-in kernel functions: parameters, their defaults and limits, formula
 flags COMMAND    flags and arguments of a command, such as ``flags train`` or ``flags kernels emit``
-results FILE     the table of a file in benchmarks/results
 columns NAME     columns of the tables of result files: COLUMNS has files and columns by NAME
 peers FILE       clsvm's fits in a GPU result beside ThunderSVM's fits to the same tolerance
 """
@@ -37,17 +36,17 @@ COLUMNS = {  # of a table: (files, columns), as ``columns`` takes them
     "prediction": (
         "predict-cpu-2-cores-xeon-2026-11-28.json",
         "set = trained on | tests = test rows | solver | classes s = seconds | times ours = times clsvm's | "
-        "first MB = memory of the first call, MB | later MB = of later calls, MB | right % = accuracy, %",
+        "first MB = memory of the first call, MB | later MB = memory of later calls, MB | right % = accuracy, %",
     ),
     "small": (
         "small-cpu-2-cores-xeon-2026-11-28.json",
-        "set = data | fit, ours = clsvm's fit, ms | scikit-learn = scikit-learn's, ms | one row, ours = "
-        "clsvm's prediction of a row, ms | scikit-learn 2 = scikit-learn's, ms",
+        "set = data | fit, ours = clsvm's fit, ms | scikit-learn = scikit-learn's fit, ms | one row, ours = "
+        "clsvm's prediction of a row, ms | scikit-learn 2 = scikit-learn's prediction, ms",
     ),
     "searches": (
         "search-cpu-2-cores-epyc-2026-11-28.json,search-short-cpu-2-cores-epyc-2026-11-28.json",
         "set = data | solver | cold s = first search, s | warm s = later searches, s | times ours = later "
-        "searches, times clsvm's | its score = best score | scores apart = largest difference of a score",
+        "searches, times clsvm's | its score = best score | scores apart = largest difference from clsvm's scores",
     ),
     "rows": (
         "growth-cpu-2-cores-epyc-2026-11-28.json",
@@ -57,6 +56,11 @@ COLUMNS = {  # of a table: (files, columns), as ``columns`` takes them
         "falkon-cpu-2-cores-2026-11-23.json",
         "set = data | loss | solver | cold s = first fit, s | warm s = later fits, s | times ours = later "
         "fits, times clsvm's | test error",
+    ),
+    "gallery": (
+        "gallery-cpu-2-cores-2026-11-26.json",
+        "script | scikit-learn s = scikit-learn, s | accel s = clsvm.accel, s | accel / scikit-learn = times "
+        "scikit-learn's | numbers = numbers printed | lines that differ",
     ),
     "gpu": (
         "gpu-h100-later-2026-11-27.json#Training",
@@ -108,7 +112,7 @@ def markdown(header: Row, rows: Iterable[Row]) -> str:
 
 def kernels() -> str:
     """Return the table of the built-in kernel functions."""
-    header = "name", "parameters", "k(x, y)"
+    header = "name", "parameters and defaults", "K(x, y)"
     return markdown(header, ((f"`{name}`", _parameters(spec), f"`{spec.formula}`") for name, spec in BUILTIN.items()))
 
 
@@ -130,7 +134,8 @@ def _flags(command: Any) -> Iterator[Row]:
             continue
         names, argument = ", ".join(one.opts), not one.opts[0].startswith("-")
         value = "" if argument or one.is_flag else f" {one.metavar or 'VALUE'}"
-        yield f"`{names}{value}`", one.help or ""
+        default = "" if argument or one.is_flag or one.default in (None, "") else f" Default: {one.default}"
+        yield f"`{names}{value}`", f"{one.help or ''}{default}"
 
 
 def read(name: str) -> Any:
@@ -192,7 +197,16 @@ def peers(name: str) -> str:
         if row["stop"] == "tol 1e-3" and not (own := ours[row["set"]])["parameters"].get("gap_tol"):
             seconds = (own["cold"], row["first"], min(own["warm"]), row["seconds"])
             rows.append((own["what"], *("not run" if one is None else f"{one:.2f}" for one in seconds)))
-    return markdown(("data", "clsvm, first fit", "ThunderSVM, first fit", "clsvm, later", "ThunderSVM, later"), rows)
+    return markdown(
+        (
+            "data",
+            "clsvm, first fit, s",
+            "ThunderSVM, first fit, s",
+            "clsvm, later fits, s",
+            "ThunderSVM, later fits, s",
+        ),
+        rows,
+    )
 
 
 WRITERS: dict[str, Callable[..., str]] = {
@@ -200,7 +214,6 @@ WRITERS: dict[str, Callable[..., str]] = {
     "kernels": kernels,
     "flags": flags,
     "peers": peers,
-    "results": results,
 }
 
 

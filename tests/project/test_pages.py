@@ -82,7 +82,6 @@ def test_public_names_and_functions_say_what_users_need() -> None:
 
 def script(name: str) -> Any:
     """Return a script of the documentation as a module."""
-    pytest.importorskip("sphinx", reason="the site needs Sphinx")
     spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec
     assert spec.loader
