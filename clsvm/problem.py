@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,6 +163,8 @@ class Problem:
           are scaled down;
         - COUPLED, a fixed sum for each row: the coefficient of the row's own class becomes minus the sum of the row's
           other coefficients. If it would exceed its bound, the others are scaled down first.
+
+        Sums that differ from their values by rounding errors stay, so that coefficients at a bound remain there.
         """
         if self.start is not None:
             totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)
@@ -171,18 +174,18 @@ class Problem:
             return b
         b = np.clip(b, self.lo, self.hi)
         if self.constraint is Constraint.BIAS:
-            up, down = np.maximum(b, 0), np.minimum(b, 0)
-            above, below = up.sum(axis=1, keepdims=True), -down.sum(axis=1, keepdims=True)
-            both = np.minimum(above, below)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                b = np.where(above > 0, up * (both / above), 0) + np.where(below > 0, down * (both / below), 0)
+            above, below = np.maximum(b, 0).sum(axis=1, keepdims=True), -np.minimum(b, 0).sum(axis=1, keepdims=True)
+            own, both = np.where(b > 0, above, below), np.minimum(above, below)
+            with np.errstate(invalid="ignore"):
+                b *= np.where(_close(own, both), 1, both / own)
         elif self.constraint is Constraint.COUPLED:
             own_class = self.hi > 0
             others = np.where(own_class, 0, b)
             total, most = -others.sum(axis=0), self.hi.max(axis=0)
+            near = _close(total, most)
             with np.errstate(invalid="ignore", divide="ignore"):
-                others *= np.where(total > most, most / total, 1)
-            b = others - own_class * others.sum(axis=0)
+                others *= np.where((total > most) & ~near, most / total, 1)
+            b = others + own_class * np.where(near, most, -others.sum(axis=0))
         return b
 
     def snapped(self, b: Vector, lo: Vector, hi: Vector) -> Vector:
@@ -266,15 +269,22 @@ def filled(b: Vector, hi: Vector, total: float) -> Vector:
     """Return coefficients between 0 and ``hi`` (n,) near ``b`` (n,) >= 0 that have the sum ``total``.
 
     The coefficients are scaled to the sum, then clipped to ``hi``. If their sum is now too small, coefficients are
-    raised to their bounds, in the order of the rows, until the sum is ``total``.
+    raised to their bounds, in the order of the rows, until the sum is ``total``. Rounding errors of a sum change
+    nothing, and a coefficient that is nearly ``hi`` becomes ``hi``.
     """
-    b = np.minimum(b * (total / b.sum()) if b.sum() > 0 else b, hi)
-    slack = np.cumsum(hi - b)
-    missing = max(0.0, total - b.sum())
-    return np.asarray(b + np.diff(np.minimum(slack, missing), prepend=0.0))
+    if b.sum() > 0 and not _close(b.sum(), total):
+        b = b * (total / b.sum())
+    b = np.where(b > hi * (1 - _SLACK), hi, b)
+    missing = 0.0 if _close(b.sum(), total) else max(0.0, total - b.sum())
+    return np.asarray(b + np.diff(np.minimum(np.cumsum(hi - b), missing), prepend=0.0))
 
 
-_SLACK = 1e-12  # a sum of coefficients may exceed the sum of their bounds by this share: rounding error
+_SLACK = 1e-12  # a sum of coefficients may differ from its value, or exceed its bounds, by this share: rounding error
+
+
+def _close(total: Vector | float, value: Vector | float) -> Any:
+    """Return whether a sum of coefficients differs from its value only by rounding errors."""
+    return np.abs(total - value) <= _SLACK * np.abs(value)
 
 
 def c_svc(signs: Vector, C: Vector, bias: bool = True) -> Problem:

@@ -1,6 +1,7 @@
 """Going on from where a fit was: warm starts and checkpoints; one problem and several."""
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from clsvm import SVC, NuSVC
+from clsvm import SVC, SVR, NuSVC, OneClassSVM
 from clsvm.errors import CheckpointError
 from clsvm.fit import checkpoint, driver, host
 from clsvm.fit.run import FitContext
@@ -75,6 +76,22 @@ def interrupted_at(monkeypatch: pytest.MonkeyPatch, where: type, name: str, call
 
 
 # Warm starts
+
+
+@pytest.mark.parametrize("make", [SVC, NuSVC, SVR, OneClassSVM, partial(SVC, multi_class="crammer_singer")])
+def test_a_warm_start_on_the_same_rows_ends_at_once(device: str, make: Any) -> None:
+    """Rounding errors of sums do not move coefficients away from their bounds."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(300, 4))
+        y = X[:, 0] + rng.normal(size=300)
+        weights = {"class_weight": "balanced"} if make is SVC else {}
+        model = make(**weights, tol=1e-4, warm_start=True, device=device)
+        labels = y if make in (SVR, OneClassSVM) else y > 0
+        before = model.fit(X, labels).dual_coef_
+        model.set_params(max_iter=0).fit(X, labels)
+        assert model.fit_report_.converged
+        np.testing.assert_allclose(model.dual_coef_, before, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
