@@ -1,22 +1,25 @@
-// Multiply a stored tile of the kernel matrix K(X, U) by vectors, for several outputs p.
-// K[u][i], at K + u * ld + i, is the kernel value of row u of U and row first + i of X. The tile has all rows u, and
-// ``rows`` rows i.
+// Multiply a stored block of the kernel matrix K(X, U), and the transpose of the block, by vectors for several outputs
+// p.
+// The block has the kernel values K[u][i] of all rows u of U and of ``rows`` rows of X, from row ``first`` on. K[u][i]
+// belongs to row first + i of X, and is the number at K + u * ld + i.
 //   forth         t[p][i] = sum_u v[p][u] * K[u][i],   with coefficients v
 //   residual      r[p][i] = w[p][first + i] * (t[p][i] - z[p][first + i]),   with weights w and targets z
-//   coupled       r[p][i] = w[0][first + i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]), with P[p] = shares[p][first + i]
+//   coupled       r[p][i] = w[0][first + i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]),   with probabilities
+//     P[p] = shares[p][first + i] of row i
 //   back          out[p][u] += sum_i K[u][i] * r[p][i]
-//   zero_padding  K[u][i] = 0 for the padding rows of X, where the kernel function may be infinite. ``listed`` has
-//                 their row numbers first + i.
-//   add_parts     out[j] += sum_s parts[s * size + j],   over the work-items s of forward_back_lanes_simd.mako
+//   zero_padding  K[u][i] = 0 for the padding rows of X, which hold no data, because the kernel function may be
+//     infinite there. ``listed`` has their row numbers first + i.
+//   add_parts     out[j] += sum_s parts[s * size + j],   over work-items s of forward_back_lanes_simd.mako, each of
+//     which has written ``size`` numbers
 // Arguments: count[0] is the number of rows u, and ``problems`` the number of outputs.
 // An output has ``capacity`` numbers in v and out, ld numbers in t and r, and n numbers in w, z and shares.
-// If per_output is 0, all outputs use row 0 of w. If z is null, all targets are 0.
+// If per_output is 0, all outputs use the weights w[0]. If z is null, all targets are 0.
 // SIMD style: a work-item of forth computes FORTH vectors of V rows i. A work-item of back computes ROWS_EACH rows u.
 // Work-group style: a work-group of forth computes LINE rows i. Each row i has WG / LINE work-items, which divide the
 // rows u among them. A work-group of back computes ROWS_EACH rows u, and its items divide the rows i among them.
 // forth and back compute OUT outputs at a time, so that each value of K is read once for OUT outputs.
 // Precision: RUN terms are summed in ``real``, the type of K. These sums are added in a wide type: a double, or a pair
-// of floats. With EXACT all numbers and sums but K are wide.
+// of floats. With EXACT, all numbers and sums except K are wide.
 #ifndef ROWS_EACH
 #define ROWS_EACH 4
 #endif
@@ -46,7 +49,7 @@ kernel EXPLICIT void residual(global const wide *restrict t, const long ld, cons
   const wide weight = w[per_output * p * n + first + i];
   wide one = t[p * ld + i];
   if (z) one = wide_sub(one, z[p * n + first + i]);
-  // padding rows have weight 0, and t may be infinite there
+  // Rows of padding hold no data and have weight 0. t may be infinite there, and 0 * infinity would be NaN.
   r[p * ld + i] = wide_real(weight) == 0 ? (real)0 : wide_real(wide_mul(one, weight));
 }
 
@@ -63,7 +66,8 @@ kernel EXPLICIT void coupled(global const wide *restrict t, const long ld, const
   }
 }
 
-// Add the sums that the work-items s = 0 .. items - 1 wrote: out[j] += sum_s parts[s * size + j], in the order of s.
+// Add the sums that the work-items s = 0 .. items - 1 of another kernel wrote to ``parts``, ``size`` sums each:
+//   out[j] += sum_s parts[s * size + j],   in the order of s
 // Work-items: one for each j.
 kernel EXPLICIT void add_parts(global const wide *restrict parts, const int items, const int size, global wide *restrict out) {
   const int j = get_global_id(0);
@@ -87,7 +91,7 @@ typedef realv termv;
 #define TERMS(x) (x)
 #endif
 
-// Return the wide sum of a vector's terms, from four partial sums.
+// Return the sum of a vector's numbers as a double, from four partial sums.
 inline double added(const termv sum) {
   const widev all = to_widev(sum);
   double part[4] = {0, 0, 0, 0};
@@ -174,10 +178,10 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 #define WIDE(sum) wide_of(sum)
 #endif
 
-// Compute t[q][i] = sum_u v[q][u] * K[u][i] for the outputs q = p .. p + outputs - 1 and the LINE rows i of a
-// work-group. v are coefficients, and K[u][i] is a kernel value.
-// Each row i has WG / LINE work-items. Each of them sums over a share of the right-hand rows, u = begin .. end - 1.
-// Then these sums are added.
+// Compute t[q][i] = sum_u v[q][u] * K[u][i] for the outputs q = p .. p + outputs - 1, and for the LINE rows i of a
+// work-group. v are coefficients, and K[u][i] is the kernel value of row u of U and row i of X.
+// Each row i has WG / LINE work-items, and each of them sums over a share begin .. end - 1 of the rows u. Then the sums
+// of these work-items are added.
 #define FORWARD(outputs)                                                                                             \
   {                                                                                                                  \
     wide total[outputs];                                                                                             \
@@ -204,10 +208,10 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
     barrier(CLK_LOCAL_MEM_FENCE);                                                                                    \
   }
 
-// Compute out[q][u] += sum_i K[u][i] * r[q][i] for the outputs q = p .. p + outputs - 1, and for ROWS_EACH right-hand
-// rows u.
-// Work-item lid sums over the rows i = lid, lid + WG, ... Then the WG sums for each row u are added in two steps. LINE
-// work-items add WG / LINE sums each, and one work-item adds their LINE results.
+// Compute out[q][u] += sum_i K[u][i] * r[q][i] for the outputs q = p .. p + outputs - 1, and for ROWS_EACH rows u of U.
+// K[u][i] is the kernel value of row u of U and row i of X. r[q][i] is a number that belongs to row i.
+// Work-item lid sums over the rows i = lid, lid + WG, ... Then the WG sums of each row u are added in two steps. First
+// LINE work-items add WG / LINE sums each. Then one work-item adds the LINE results.
 #define BACK(outputs)                                                                                                \
   {                                                                                                                  \
     wide total[ROWS_EACH][outputs];                                                                                        \

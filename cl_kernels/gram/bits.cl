@@ -1,9 +1,11 @@
 // Pack rows of 0 and 1 into words of B bits, with a bit for each feature j, and count each row's ones.
-// A lane group has V rows side by side. Lane ``lane`` of lane group g has row i = order[g * V + lane] - row0 of X:
+// X is a part of all rows. Its row i starts at X + begin + i * d, and has the number row0 + i among all rows.
+// The rows are stored in lane groups of V rows, whose words are interleaved. The words of lane group g begin at
+// values[at[g]]. order[g * V + lane] is the number of the row in lane number ``lane`` of lane group g. With the
+// features x_ij of row i = order[g * V + lane] - row0 of X:
 //   bit j % B of values[at[g] + (j / B) * V + lane] = x_ij,   xx[g * V + lane] = sum_j x_ij
-// B is 64 if kernel values are doubles, else 32. j / B is rounded down. at[g] is where lane group g begins.
-// X is a part of all rows: row i of X has the number row0 + i in ``order``, and starts at X + begin + i * d.
-// A lane with order[...] < 0, or with a row i outside 0 .. rows - 1, is padding: its words become 0.
+// j / B is an integer division. B is 64 if kernel values are doubles, else 32.
+// A lane with order[...] < 0, or with a row i outside 0 .. rows - 1, is padding. Its words become 0.
 // Launch (V, groups): a work-item packs one row. Consecutive items write consecutive words.
 #ifndef INPUT
 #define INPUT float  // type of the caller's values

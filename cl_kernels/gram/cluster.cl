@@ -1,16 +1,18 @@
 // Put rows that have similar nonzero columns into clusters, greedily in one pass over the rows.
-// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011), in which ``max`` is a misprint of ``min``.
-// A row's pattern is a bit set in words of 32 bits: bit j of word w stands for column 32 * w + j.
+// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011), with ``min`` for ``max``, which is a misprint there.
+// A row's pattern is the set of its nonzero columns, as bits in words of 32 bits. Bit j of word w stands for column
+// 32 * w + j.
 //   pattern_dense, pattern_csr   compute the patterns of rows
 //   assign                       puts rows into clusters
 #ifndef INPUT
 #define INPUT float  // type of the caller's values
 #endif
-#define LANES 16  // slots whose words are stored side by side
+#define LANES 16  // slots whose words are interleaved
 
-// Compute word w of the pattern of dense row i, patterns[row0 + i][w]. Bit j says that the row's entry in column
-// 32 * w + j differs from centre[32 * w + j], the number that counts as zero in this column.
-// Row i starts at X + begin + i * d. One work-item for each word w and row i.
+// Compute the patterns of dense rows, which are bit sets of their nonzero columns. Row i writes patterns[row0 + i].
+// Bit j of word w stands for column 32 * w + j. It is 1 if the row's entry in this column differs from
+// centre[32 * w + j], the number that counts as zero there.
+// Row i starts at X + begin + i * d. Work-items: one for each word w and row i.
 kernel EXPLICIT void pattern_dense(const int d, global const INPUT *restrict X, const int begin,
                                    global const finest *restrict centre, const int row0,
                                    global uint *restrict patterns) {
@@ -22,8 +24,8 @@ kernel EXPLICIT void pattern_dense(const int d, global const INPUT *restrict X, 
   patterns[(row0 + i) * words + w] = word;
 }
 
-// Compute all words patterns[i][w] of the pattern of CSR row i.
-// Bit j of word w says that the row's entry in column 32 * w + j is not 0. One work-item for each row i.
+// Compute the patterns of CSR rows, which are bit sets of their nonzero columns. Row i writes patterns[i].
+// Bit j of word w is 1 if the row's entry in column 32 * w + j is not 0. Work-items: one for each row i.
 kernel EXPLICIT void pattern_csr(const int words, global const long *restrict indptr,
                                  global const int *restrict indices, const int indices_begin,
                                  global const INPUT *restrict data, const int data_begin,
@@ -37,10 +39,12 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
   }
 }
 
-// Define the fields of slot s. A slot stores one active cluster, which rows can still join. There are k slots, a
-// multiple of LANES = 16.
-// WORD is word w of the bit set of columns in which any row of the cluster has a nonzero. COLUMNS is the number of
-// these columns. ROWS is the cluster's number of rows, or -1 for an unused slot. NAME is the index of the cluster.
+// Define the fields of slot s. A slot stores one active cluster, to which rows can still be added. There are k slots,
+// and k is a multiple of LANES = 16. The words of LANES slots are interleaved.
+//   WORD(s, w)   place of word w of the cluster's bit set, which has the columns in which any of its rows has a nonzero
+//   COLUMNS(s)   number of columns in this bit set
+//   ROWS(s)      number of rows in the cluster, or -1 if the slot is unused
+//   NAME(s)      index of the cluster
 // Work-item ``lid`` of the work-group owns the slots lid, lid + WG, ...
 #define WORD(s, w) (((size_t)(s) / LANES * words + (w)) * LANES + (s) % LANES)
 #define COLUMNS(s) slots[s]
@@ -50,17 +54,20 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
 #ifdef SIMD
 #define LANE (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 // Return the smallest of the sixteen values in the lanes of v.
-// Shuffles replace v.lo and v.hi, because Oclgrind 21.10 treats the upper half of sixteen lanes as uninitialised.
+// The code uses shuffles instead of v.lo and v.hi, because Oclgrind 21.10 treats the upper half of sixteen lanes as
+// uninitialised.
 inline int lowest(int16 v) {
   for (int step = LANES / 2; step > 0; step /= 2) v = min(v, shuffle(v, as_uint16(LANE ^ step)));
   return v.s0;
 }
 #endif
 
-// Return the slot (place of a cluster) that row x joins: the slot of lowest cost, or the first of several.
-// The cost is the number of zeros that have to be stored in addition if the row joins the cluster:
+// Return the slot of the cluster that row x joins. A slot is the place of a cluster that still takes rows.
+// The cluster of least cost is chosen, and the first slot among equal costs. The cost is the number of zeros that have
+// to be stored in addition if the row joins the cluster:
 //   cost = (rows in the cluster) * |Jx \ JS| + |JS \ Jx|
-// Jx is the set of the row's nonzero columns. JS is the set of columns in which a row of the cluster has a nonzero.
+// Jx is the set of the row's nonzero columns. JS is the set of columns in which any row of the cluster has a nonzero.
+// |.| is the size of a set.
 inline int nearest(const int words, const int k, global const uint *restrict x, global const uint *restrict unions,
                    global const int *restrict slots, local int *costs, local int *at) {
   int length = 0;
@@ -103,13 +110,12 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 #endif
 }
 
-// Assign rows to clusters of ``size`` rows. Work-group p, or on CPUs work-item p, fills ``share`` clusters: the
-// clusters with the indices p * share, p * share + 1, ...
-// ``walk`` lists all n rows in the order in which they are assigned. Work-group p takes the rows from
-// walk[p * share * size] on, one after another. Each row joins the active cluster for which ``nearest`` computes the
-// least cost.
-// At most ``active`` of the work-group's clusters are active at a time, each in a slot. When a cluster is full, the
-// next cluster takes its slot.
+// Assign rows to clusters of ``size`` rows. Work-group p, or on CPUs work-item p, fills ``share`` clusters, with the
+// indices p * share, p * share + 1, ...
+// ``walk`` lists all n rows in the order of assignment. Work-group p takes the rows from walk[p * share * size] on, one
+// after another.
+// At most ``active`` clusters of a work-group take rows at a time, each in a slot. Each row joins the one that then
+// stores fewest additional zeros (function ``nearest``). When a cluster is full, the next cluster takes its slot.
 // order[c * size ...] receives the rows of cluster c. If the cluster is not full, the other entries stay unchanged.
 // filled[c] receives the bit set of columns in which any row of cluster c has a nonzero.
 kernel OF_GROUP void assign(const int n, const int words, const int size, const int active, const int k,

@@ -1,11 +1,13 @@
-// Copy rows x_i of d features from lane groups (V rows side by side) into a panel. A panel is the buffer that holds the
-// right-hand rows U of a product K(X, U), in blocks of UB rows:
-//   panel[((u / UB) * d + j) * UB + u % UB] = x_i[j],   uu[u] = |x_i|^2,   with i = rows[u] and u / UB rounded down
+// Copy rows of X into a panel, the buffer that holds the right-hand rows U of a product K(X, U) in blocks of UB rows.
+// Right-hand row u is row x_i of X with i = rows[u]. With d features j, and with the integer division u / UB:
+//   panel[((u / UB) * d + j) * UB + u % UB] = x_i[j],   uu[u] = |x_i|^2
+// X is stored in lane groups of V rows, whose values are interleaved. Lane group g lists the features that it stores.
+// Row x_i of this group has
+//   x_i[columns[columns_at[g] + k]] = values[at[g] + k * V + i % V],   g = i / V
+// With ``dense`` set, every row stores all d features in order, and columns_at and columns are not read.
 // Launch (capacity, S): work-item (u, s) copies the stored entries s, s + S, ... of row rows[u].
 // The panel must be zero before the launch. It stays zero for u >= count[0], for rows[u] < 0, and for rows outside the
 // lane groups group0 .. group0 + groups - 1.
-// Feature columns[columns_at[g] + k] of row i of lane group g is values[at[g] + k * V + i % V] (pack.cl).
-// With ``dense`` set, every row stores all d features in order, and columns_at and columns are not read.
 #ifndef UB
 #define UB V
 #endif

@@ -1,10 +1,10 @@
 // Build an inverted index of CSR rows, separately for each block b of ``size`` rows.
-// Column k of block b lists, in ascending order, the rows that have an entry in the column, and their values:
-//   rows_of[i], values[i]  for  indptr[b * size] + ends[b][k] <= i < indptr[b * size] + ends[b][k + 1]
-// rows_of[i] is the row's number within its block.
+// For each column k, the index of block b lists the rows of the block that have an entry in this column, and the
+// entries' values. Rows are in ascending order, and rows_of has each row's number within its block. The list is
+//   rows_of[e], values[e]  for  indptr[b * size] + ends[b][k] <= e < indptr[b * size] + ends[b][k + 1]
 // Three kernels run one after another:
 //   count  sets ends[b][k + 2] to the number of entries in column k
-//   sum    adds these numbers up: ends[b][k + 1] becomes the number of entries in the columns before k
+//   sum    sets ends[b][k + 1] to the number of entries in the columns before k, by adding up the numbers of ``count``
 //   write  writes the entries of each column k from ends[b][k + 1] on, and adds 1 to ends[b][k + 1] for each entry. So
 //     at the end ends[b][k + 1] is the number of entries in the columns 0 .. k.
 // count and write use ``parts`` work-items for each block, a power of two. Each item reads all entries of the block.

@@ -1,9 +1,11 @@
-// Compute the squared norms xx[group0 * V + i] = <x_i, x_i> of rows by matrix units (mma.cl, mfma.cl).
-// The operations are those of the inner products in gram_matrix_workgroup.mako, in the same order. So the distance
-// |x|^2 + |x|^2 - 2 <x, x> of a row from itself is exactly 0.
-// Rows have d features and are stored in lane groups of V rows. Row i = 0 is the first row of lane group group0:
-//   x_i[j] = values[((i / V) * d + j) * V + i % V],   with i / V rounded down
-// Work-items: a work-group is one warp. It multiplies FRAGMENT_ROWS rows with one another and keeps the diagonal.
+// Compute the squared norms <x_i, x_i> of rows x_i by matrix units (mma.cl, mfma.cl).
+// The operations are those of the inner products in gram_matrix_workgroup.mako, in the same order. So the squared
+// distance |x|^2 + |x|^2 - 2 <x, x> of a row from itself is exactly 0.
+// The rows are stored in lane groups of V rows, whose values are interleaved. Row x_0 is the first row of lane group
+// group0. With d features j, and with the integer division i / V:
+//   x_i[j] = values[((i / V) * d + j) * V + i % V],   xx[group0 * V + i] = <x_i, x_i>
+// Work-items: a work-group is one warp. It multiplies FRAGMENT_ROWS rows with one another, and writes the diagonal of
+// the products.
 kernel __attribute__((reqd_work_group_size(WARP, 1, 1))) void norms(
     const int d, global const float *restrict values, const int group0, global float *restrict xx) {
   const int lane = get_local_id(0);

@@ -1,10 +1,12 @@
 // Multiply parts of matrices by AMD's matrix units (v_mfma_f32_32x32x2f32), in float32:
-//   sums[u][x] += sum_j u[j] * x[j],   over 2 features j, for 32 rows x and 32 right-hand rows u of K(X, U)
-// A fragment is the part of a matrix that one instruction reads. The 64 work-items of a wavefront hold it together, in
-// the layout of AMD's CDNA manual. The rows x are the manual's matrix A, so that every four consecutive sums of a
-// work-item belong to neighbouring rows x.
-// EMULATED computes the same sums in OpenCL C. All items of a work-group then call ``multiplied`` together, and
-// exchange their values through local memory.
+//   sums[u][i] += sum_j y_u[j] * x_i[j],   over 2 features j, for 32 rows x_i of X and 32 rows y_u of U
+// The sums belong to a product K(X, U), and the rows y_u are called right-hand rows.
+// One instruction reads a part of a matrix, called a fragment. The 64 work-items of a wavefront hold a fragment
+// together, in the layout of AMD's CDNA manual.
+// The rows x_i are the matrix A of the manual. Every four consecutive sums of a work-item then belong to neighbouring
+// rows of X.
+// EMULATED: the same sums are computed in OpenCL C, without matrix units. All items of a work-group then call
+// ``multiplied`` together, and exchange their values through local memory.
 #define WARP 64  // work-items that hold a fragment together
 #define FRAGMENT_ROWS 32
 #define FRAGMENT_VECTORS 32
@@ -31,8 +33,9 @@ typedef float4 run;
 #define EXCHANGE local float exchange[ITEMS / WARP * EXCHANGED];
 #define EXCHANGING , exchange + get_local_id(0) / WARP * EXCHANGED
 // Compute D = D + A B in the layout of AMD's manual, for the matrices A (32, 2), B (2, 32) and D (32, 32).
-// Work-item 32 * k + i holds A[i][k], and work-item 32 * k + j holds B[k][j].
-// D[i][j] is number (i / 8) * 4 + i % 4 of work-item (i / 4 % 2) * 32 + j, with quotients rounded down.
+// Work-item 32 * k + i holds A[i][k] in ``x``, and work-item 32 * k + j holds B[k][j] in ``u``.
+// D[i][j] is held by work-item ((i / 4) % 2) * 32 + j, as element (i / 8) * 4 + i % 4 of its array ``sums`` (integer
+// divisions).
 INLINED void multiplied(float *sums, const float *u, const float *u_low, const float *x, const float *x_low, local float *exchange) {
   const int lane = get_local_id(0) % WARP, j = lane % 32;
   exchange[lane] = x[0], exchange[WARP + lane] = u[0];

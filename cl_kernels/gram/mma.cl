@@ -1,15 +1,16 @@
 // Multiply parts of float32 matrices by NVIDIA's matrix units (mma.sync m16n8k8), which multiply tf32 numbers:
-//   sums[u][x] += sum_j u[j] * x[j],   over 8 features j, for 8 rows x and 16 right-hand rows u of K(X, U)
-// Each float32 number is split into two tf32 numbers with 11 significant bits. ``high`` is the number, rounded to
-// nearest (halves away from 0). ``low`` is the number minus high, rounded in the same way. Three products of tf32
-// numbers then replace each product, with an error of at most 2^-21 * |u[j] * x[j]|:
-//   u[j] * x[j] = low_u * high_x + high_u * low_x + high_u * high_x
-// The units truncate sums instead of rounding them. To limit this error, they add only the products of eight features.
-// Ordinary float32 additions add these sums.
-// A fragment is the part of a matrix that one instruction reads. The 32 work-items of a warp hold it together, in the
-// layout of the PTX manual.
-// EMULATED computes the same in OpenCL C. All items of a work-group then call ``multiplied`` together, and exchange
-// their values through local memory.
+//   sums[u][i] += sum_j y_u[j] * x_i[j],   over 8 features j, for 8 rows x_i of X and 16 rows y_u of U
+// The sums belong to a product K(X, U), and the rows y_u are called right-hand rows.
+// A tf32 number has 11 significant bits. Each float32 number is split into two tf32 numbers, high + low. ``high`` is
+// the number, rounded to nearest (halves away from 0). ``low`` is the number minus high, rounded in the same way.
+// Three products of tf32 numbers then replace each product a * b, with an error of at most 2^-21 * |a * b|:
+//   low_a * high_b + high_a * low_b + high_a * high_b
+// The units truncate sums instead of rounding them. To limit this error, the units add only the products of eight
+// features. Ordinary float32 additions add the sums of the units.
+// One instruction reads a part of a matrix, called a fragment. The 32 work-items of a warp hold a fragment together, in
+// the layout of the PTX manual.
+// EMULATED: the same sums are computed in OpenCL C, without matrix units. All items of a work-group then call
+// ``multiplied`` together, and exchange their values through local memory.
 #define WARP 32  // work-items that hold a fragment together
 #define FRAGMENT_ROWS 8
 #define FRAGMENT_VECTORS 16
@@ -39,8 +40,9 @@ inline float high_of(const float x) { return as_float((as_uint(x) + 0x1000u) & 0
 #define EXCHANGING_PARAMETER , local float *exchange
 #define READ(x) as_float(as_uint(x) & 0xffffe000u)
 // Compute S[a][b] += sum_j U[a][j] * X[b][j] for tf32 numbers, as the instruction mma.sync m16n8k8 does.
-// a = 0 .. 15 are right-hand rows, b = 0 .. 7 rows, and j = 0 .. 7 features. The 32 work-items of a warp hold the three
-// matrices together, as the PTX manual says. Item ``lane`` holds, with quotients rounded down:
+// U has 16 right-hand rows a, X has 8 rows b, and both have 8 features j. ``units`` is called by all items of a warp.
+// The 32 work-items of a warp hold the three matrices together, as the PTX manual says. Item ``lane`` holds (integer
+// divisions):
 //   u[r] = U[lane / 4 + 8 * (r % 2)][lane % 4 + 4 * (r / 2)] for r < 4
 //   x[r] = X[lane / 4][lane % 4 + 4 * r] for r < 2
 //   sums[s] = S[lane / 4 + 8 * (s / 2)][2 * (lane % 4) + s % 2] for s < 4

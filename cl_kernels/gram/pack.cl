@@ -1,9 +1,11 @@
-// Pack rows of X into lane groups g of V rows, where the V values of a feature are side by side:
-//   values[at[g] + j * V + lane] = X[i][J[j]] - centre[J[j]],   with i = order[g * V + lane] - row0
-// J lists the features of lane group g: columns[columns_at[g] ...], or all d features if ``dense`` is set.
-// The difference is rounded once. at[g] is where lane group g begins.
-// X is a part of all rows: row i of X has the number row0 + i in ``order``, and starts at X + begin + i * d.
-// A lane with order[...] < 0, or with a row i outside 0 .. rows - 1, is padding: its values become 0.
+// Pack rows of X into lane groups of V rows, in which the V values of a feature are contiguous.
+// X is a part of all rows. Its row i starts at X + begin + i * d, and has the number row0 + i among all rows.
+// The values of lane group g begin at values[at[g]]. J lists its features, from columns[columns_at[g]] on. With
+// ``dense`` set, J has all d features. order[g * V + lane] is the number of the row in lane number ``lane`` of lane
+// group g. With row i = order[g * V + lane] - row0 of X, and with a number centre[j] for each feature j:
+//   values[at[g] + k * V + lane] = X[i][J[k]] - centre[J[k]]
+// The difference is rounded once.
+// A lane with order[...] < 0, or with a row i outside 0 .. rows - 1, is padding. Its values become 0.
 // Launch (S, groups): work-item s of a lane group takes the features J[s], J[s + S], ...
 // Consecutive items of a work-group read consecutive columns of X. In SIMD style (on CPUs) S is 1.
 #ifndef INPUT
@@ -39,9 +41,10 @@ kernel OF_ITEMS(64) void pack(const int row0, const int rows, const int d, globa
   }
 }
 
-// Compute the squared norms xx[i] = <x_i, x_i> of rows in lane groups.
-// The terms are added in the order of the columns, as in every inner product. So the distance |x|^2 + |x|^2 - 2 <x, x>
-// of a row from itself is exactly 0.
+// Compute the squared norms xx[i] = <x_i, x_i> of rows in lane groups. A lane group has V rows, whose values are
+// interleaved.
+// The terms are added in the order of the columns, as in every inner product. So the squared distance |x|^2 + |x|^2 - 2
+// <x, x> of a row from itself is exactly 0.
 // A work-item takes one row i, or in SIMD style the V rows of a lane group.
 kernel EXPLICIT void norms_lanes(const int group0, const int d, global const real *restrict values,
                         global const long *restrict at, global const int *restrict columns_at, const int dense,

@@ -1,8 +1,10 @@
-// Copy a row of a subproblem's tile Q = K(ws, ws) from the stored kernel matrix K when the solver first needs the row:
-//   Q[i][k] = K[number[i]][number[k]],   where number[k] is the number of row k of the working set ws (W rows)
-// The device stores all of K. Row r of K is STORED_ROW(r) (common.cl).
+// Copy row i of Q from the stored kernel matrix K when an SMO solver first needs the row. Q = K(ws, ws) has the kernel
+// values among the W rows of a working set ws:
+//   Q[i][k] = K[number[i]][number[k]],   where number[k] is the row of K that belongs to row k of ws
+// All rows of K are stored. Row r is at the address STORED_ROW(r) (common.cl).
 // Most coefficients never change, so most rows of Q are never copied. made[i] says whether row i of Q has been copied.
-// Only SIMD-style kernels include this file. There one work-item solves the subproblem, and copies the rows of Q too.
+// Only kernels in SIMD style (on CPUs) include this file. One work-item of such a kernel solves the problem of the
+// working set, and copies rows of Q too.
 #define ROWS_PARAMETERS , global uchar *restrict made, SLABS_GIVEN, const int slab_rows, const long ld, \
     global const int *restrict number
 #define ROWS_BEGIN made += (size_t)p * W, number += (size_t)p * W;

@@ -1,19 +1,19 @@
-// Fill a block of a panel with the UB right-hand rows y_u, u = first .. first + UB - 1, from CSR rows.
-// A panel holds the right-hand rows U of a product K(X, U). A block consists of lines of UB numbers, one for each
-// right-hand row. Each feature j that one of these rows has gets a line. Line 0 is zero, and serves all other features:
+// Write UB rows of U as a dense block, for a product K(X, U). The rows come from a CSR matrix: row u of U, called y_u,
+// is CSR row rows[u], or zero if rows[u] < 0 or u >= count[0]. The block has the rows u = first .. first + UB - 1.
+// The block is divided into lines of UB values. Each feature j that has an entry in one of the UB rows gets a line of
+// its own, with the values y_u[j] of the UB rows. All other features share line 0, which is zero:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - base, 0),   uu[u] = |y_u|^2
-// line_of[j] is ``base`` plus the line of feature j. ``base`` grows from block to block. So the numbers that earlier
-// blocks left in line_of are at most ``base``, and give line 0.
-// Right-hand row u is CSR row rows[u]. It is zero if rows[u] < 0 or u >= count[0].
-// The rows can also have dense_columns columns outside CSR, with all values in the buffer ``dense``. Column k of these
-// has line 1 + k of the block. The lines of the CSR features j follow.
-// Launch (UB, S): work-item (l, s) takes the entries s, s + S, ... of right-hand row u = first + l.
-// Three kernels run one after another:
-//   mark    gives each feature a line, and sets the line to zero. If by_entry is 0, feature j has line
-//     1 + dense_columns + j. If by_entry is 1, the CSR entries of the block's rows are numbered from 1. Then feature j
-//     has line dense_columns + e, with the number e of any entry of feature j. The host chooses the way that needs
-//     fewer lines.
-//   fill    writes the entries' values to the lines, and the norms uu
+// If feature j has a line in this block, line_of[j] is ``base`` plus the number of the line. For any other feature,
+// line_of[j] is 0 or was set for an earlier block. The host increases ``base`` from block to block, so that all numbers
+// of earlier blocks are at most ``base``.
+// The rows can also have dense_columns columns outside CSR, with their values in the buffer ``dense``. Column k of
+// ``dense`` has line 1 + k. The lines of the CSR features follow.
+// Launch (UB, S): work-item (l, s) takes the entries s, s + S, ... of right-hand row first + l.
+// Three OpenCL kernels run one after another. The host sets by_entry to 0 or 1, whichever needs fewer lines:
+//   mark    gives a line to each feature that has an entry in the block's rows, and sets the line to zero. If by_entry
+//     is 0, feature j has line 1 + dense_columns + j. If by_entry is 1, all CSR entries of the block's rows are
+//     numbered 1, 2, 3, ..., and feature j has line dense_columns + e. Here e is the number of an entry of feature j.
+//   fill    writes the entries' values to the lines, and the squared norms uu
 //   copy_dense  block[(1 + k) * UB + u - first] = dense[rows[u] * dense_columns + k],   for columns k of ``dense``
 #ifndef INDEX
 #define INDEX int
@@ -27,14 +27,14 @@ kernel EXPLICIT void mark(global const long *restrict indptr, global const INDEX
                  const int dense_columns, const int by_entry, volatile global int *line_of, global real *restrict block) {
   ROW
   if (i < 0) return;
-  // before + e is the number of entry e among the entries of all rows of the block, counted from 1
+  // before + e is the number of CSR entry e among the entries of all rows of the block, counted from 1.
   long before = 1 - indptr[i];
   for (int k = first; k < at; ++k)
     if (rows[k] >= 0) before += indptr[rows[k] + 1] - indptr[rows[k]];
   ENTRIES(e) {
     volatile global int *entry = line_of + indices[e];
     const int line = dense_columns + (by_entry ? (int)(before + e) : 1 + indices[e]);
-    // skip a feature to which another work-item has given a line
+    // Skip a feature to which another work-item has given a line.
     if (atomic_max(entry, base) > base || atomic_cmpxchg(entry, base, base + line) != base) continue;
     global real *to = block + (size_t)line * UB;
 #ifdef SIMD

@@ -1,20 +1,23 @@
-// Copy, complete and multiply rows of the n x n kernel matrix K that are stored on the device, with three kernels.
-// Row i of K is in slot slot_of[i], or in slot i if slot_of is null. The macro STORED_ROW gives the address of a slot.
-// A row that is not stored has slot_of[i] = -1. A slot has ``ld`` values, and a buffer (slab) has slab_rows slots.
-// gather_tile copies kernel values to a tile Q of capacity x capacity values:
+// Copy, complete and multiply stored rows of the n x n kernel matrix K, with three OpenCL kernels.
+// Row i of K is stored in slot slot_of[i], or in slot i if slot_of is null. slot_of[i] = -1 means that row i is not
+// stored. A slot has ``ld`` values. Slots are in buffers (slabs) of slab_rows slots each. STORED_ROW (common.cl) is the
+// address of a slot.
+// gather_tile copies the kernel values among the rows listed in ``rows`` to a matrix Q of capacity x capacity values:
 //   Q[u][v] = K[rows[u]][rows[v]] for v >= reused, or 0 if rows[u] or rows[v] is -1 or row rows[u] is not stored
-// Values in the columns v < reused of Q are left as they are.
-// If ``symmetric`` is set, a row u >= reused gets only the columns v = reused .. u. The kernel ``mirror`` of carry.cl
-// fills in its other columns. Work-items: V of them take a row u of Q, and write consecutive values. In SIMD style one
-// work-item takes a row u.
-// mirror_rows completes rows u of K by symmetry. Of row u only the first ends[u] columns are stored:
+// gather_tile does not write the columns v < reused of Q. If ``symmetric`` is 1, it also leaves out the columns v > u
+// of the rows u >= reused. In this case Q is symmetric, and its rows u < reused already have the columns v < reused.
+// Afterwards the OpenCL kernel ``mirror`` (carry.cl) writes all values that are missing in the rows u >= reused.
+// Work-items: V items copy one row of Q, and write consecutive values. In SIMD style one item copies a row.
+// mirror_rows completes rows of K by symmetry. Row u has only its first ends[u] columns stored:
 //   K[u][v] = K[v][u] for v >= ends[u]
-// ends[u] is n or a multiple of SIDE = 16. Of each row v at least the columns 0 .. v must be stored. Of the last
-// n % SIDE rows all columns must be stored.
-// mirror_rows exists only in SIMD style. A work-item completes SIDE rows u, in blocks of SIDE x SIDE values, so that
-// reads and writes take whole cache lines.
-// add_between adds values of K, times factors D, to sums c. Each u has a work-item, and row i of K must be in slot i:
+// ends[u] is n or a multiple of SIDE = 16. Every row v must have at least its columns 0 .. v stored. The last n % SIDE
+// rows must have all columns stored.
+// Work-items (only in SIMD style): an item completes SIDE rows u, in blocks of SIDE x SIDE values. So reads and writes
+// take whole cache lines.
+// add_between adds products of kernel values and factors D to sums c. Row i of K must be in slot i:
 //   c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
+// right[k] is the column of K that belongs to the factor D[k].
+// Work-items: one for each u.
 #define SIDE 16
 
 kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,

@@ -1,13 +1,14 @@
-// Add multiples of stored rows of the kernel matrix to the gradients f of each problem p:
+// Add multiples of stored rows of the kernel matrix to the gradients f[p] of each problem p:
 //   f[p][i] += sum_h D[p][h] * S[slot[h]][i],   over h < count[0],   where S[s] is the stored row in slot s
-// D[p][h] is the change of a coefficient in problem p. slot[h] has the kernel values of the coefficient's training row.
-// SIMD style (on CPUs): a work-item computes BLOCK numbers f[p][i], which stay in the first-level cache. It reads BLOCK
-// consecutive values of each stored row, so that the processor prefetches them.
-// Work-groups: the WG items compute BLOCK numbers f[p][i], and consecutive items read consecutive addresses.
-// The group has WG / BLOCK slices of BLOCK items. Each slice sums a share of the stored rows, HITS loads at a time.
-// Then the sums of the slices are added in local memory.
-// Arguments: the stored rows are in buffers (slabs) of slab_rows slots, with ld values in each slot.
-// A row of f has n numbers, and a row of D has ``stride`` numbers.
+// D[p][h] is the change of one row's coefficient in problem p. Slot slot[h] stores this row of the kernel matrix.
+// SIMD style (on CPUs): a work-item computes BLOCK consecutive gradients of one problem after another. The gradients
+// stay in the first-level cache. The item reads BLOCK consecutive values of each stored row, so that the processor
+// prefetches them.
+// Work-group style: the WG items compute BLOCK gradients, and consecutive items read consecutive addresses.
+// The items form WG / BLOCK slices of BLOCK items. Each slice sums over a share of the stored rows, with HITS loads
+// under way at a time. Then the sums of the slices are added in local memory.
+// Arguments: the slots are in buffers (slabs) of slab_rows slots, with ld values in each slot. f[p] has n numbers, and
+// D[p] has ``stride`` numbers.
 #ifndef BLOCK
 #define BLOCK 512  // numbers f[p][i] that a work-item (SIMD; a multiple of V) or a work-group computes
 #endif

@@ -1,13 +1,15 @@
-// Compute the Cholesky factor U of a diagonal block S (b, b) of the matrix C, with U' U = S. U replaces S:
+// Compute the Cholesky factor U of a diagonal block S (b, b) of a matrix C, with U^T U = S. U replaces S in C:
 //   S[i][j] = C[at + i * ld + j],   j >= i,   where ``at`` is the offset of the block and ld the length of a row of C
-// Row k is divided by the square root of its pivot S[k][k]. Its outer product with itself is then subtracted from all
-// rows below it. Numbers below the diagonal have no meaning afterwards.
-// Work-items: one work-group factors the block. Its items divide the entries to update, those on and above the diagonal
-// in the rows below row k. Consecutive items write consecutive columns.
-// SIMD style (on CPUs): one work-item factors the block, in vectors of V numbers. In each row it starts at the vector
-// that contains the diagonal entry.
-// At the first pivot i that is not positive and finite, the kernel stops, and failed[0] becomes 1 + first + i, where
-// ``first`` is the number of the block's first row in C. If failed[0] is not 0 before, the kernel does nothing.
+// The rows k are taken one after another. Row k is divided by the square root of its pivot S[k][k]. Then the outer
+// product of row k with itself is subtracted from the rows below it. At the end, the numbers below the diagonal have no
+// meaning.
+// Work-items: one work-group factors the block. Its items divide the entries that row k changes in the rows below it.
+// Consecutive items write consecutive columns.
+// SIMD style (on CPUs): one work-item factors the block, in vectors of V numbers. In each row the first vector is the
+// one that contains the diagonal entry.
+// The kernel stops at the first pivot S[i][i] that is not positive and finite, and sets failed[0] to 1 + first + i.
+// ``first`` is the number of the block's first row in C. If failed[0] is not 0 at the start, because an earlier block
+// failed, the kernel does nothing.
 kernel OF_GROUP void factor(global real *C, const long at, const long ld, const int b, const int first,
                    global int *restrict failed) {
   global real *S = C + at;

@@ -1,11 +1,12 @@
-// Pack n vectors of d numbers of a matrix M into blocks of V vectors, the layout that products of matrices read:
-//   to[((i / V) * length + to0 + k) * V + i % V] = M[from + i * stride + k * step],   i < n,  k < d
-// One of step and stride is 1. The vectors are rows of M if step is 1, and columns if stride is 1. i / V is rounded
-// down.
-// Vectors i >= n are filled with zeros. With ``triangle`` set, the entries k < i of vector i are 0 too.
+// Pack n vectors of d numbers into blocks of V vectors, as kernels for matrix products read them. The numbers of the V
+// vectors of a block are interleaved. The vectors are rows or columns of a matrix M, and vector i < n has the entries
+// k < d:
+//   to[((i / V) * length + to0 + k) * V + i % V] = M[from + i * stride + k * step]
+// i / V is an integer division. For rows of M step is 1, and for columns stride is 1.
 // A block has memory for ``length`` entries of each vector. The d entries are stored from entry to0 on.
-// Work-items: the global size is (S, blocks). The S items of a block divide its numbers among them, so that
-// consecutive items read consecutive numbers of M.
+// The last block is filled up with vectors of zeros. With ``triangle`` set, the entries k < i of vector i become 0 too.
+// Work-items: the global size is (S, blocks). The S items of a block divide its numbers among them, so that consecutive
+// items read consecutive numbers of M.
 // SIMD style (on CPUs): S is 1, and the item reads and writes V numbers at a time. If step is 1, it transposes V x V
 // numbers in registers.
 kernel OF_ITEMS(64) void pack(global const real *restrict M, const long from, const long stride, const long step, const int n,

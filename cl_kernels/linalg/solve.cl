@@ -1,11 +1,12 @@
-// Solve U' x = c by forward substitution, for an upper triangle U (b, b) and each column c of the matrix C:
+// Solve U^T x = c by forward substitution, for an upper triangular U (b, b) and for each column of a matrix C:
 //   x_u = (c_u - sum_{l < u} U[l][u] * x_l) / U[u][u],   with U[l][u] = values[at + l * down + u * right]
-// U begins at values[at]; its rows are ``down`` numbers apart, and its columns ``right`` numbers.
-// c is the part of the column in the rows k0 .. k0 + b - 1 of C. A row of C has ld numbers. x replaces c.
-// x is also written to the array X, in lane groups g of V columns with ``length`` numbers each:
-//   X[(g * length + k0 + u) * V + lane] = x_u of column g * V + lane
-// Work-items: an item solves one column, or V columns in SIMD style. It reads only unknowns x that it wrote itself.
-// All items read the same numbers of U, for ROWS unknowns at a time. group0 is the lane group of the first item.
+// U begins at values[at]. Its rows are ``down`` numbers apart, and its columns ``right`` numbers.
+// The vector c is the part of a column in the rows k0 .. k0 + b - 1 of C. A row of C has ld numbers. x replaces c.
+// The array X also receives x, in lane groups of V columns whose numbers are interleaved. Each column has ``length``
+// numbers. For column i of C, with the integer division i / V:
+//   X[((i / V) * length + k0 + u) * V + i % V] = x_u
+// Work-items: an item solves one column, or V columns in SIMD style, for ROWS unknowns at a time. It reads only
+// unknowns that it wrote itself. All items read the same numbers of U. group0 is the lane group of the first item.
 #define ROWS 8
 #ifdef SIMD
 #define LANES V

@@ -1,7 +1,7 @@
-// Transpose a tile of h x w numbers:  to[c * ld + r] = from[r * ld + c],   r < h,  c < w
-// Rows have ld numbers in both tiles.
-// Work-items: a work-group of SIDE x SIDE / 4 items transposes SIDE x SIDE numbers through local memory. So consecutive
-// items read and write consecutive addresses.
+// Transpose a block of h x w numbers of a matrix:  to[c * ld + r] = from[r * ld + c],   r < h,  c < w
+// A row has ld numbers in both matrices.
+// Work-items: a work-group of SIDE x SIDE / 4 items transposes SIDE x SIDE numbers through local memory, so that
+// consecutive items read and write consecutive addresses.
 // SIMD style (on CPUs): the global size is (w / V, h / V), rounded up. An item transposes V x V numbers in registers.
 #define SIDE 16
 #ifdef SIMD

@@ -1,9 +1,11 @@
 // Define the types and functions that all kernels share. Options (-D):
-//   REAL64      kernel values (type real) are doubles instead of floats
-//   V           lanes: rows that are stored side by side; in SIMD style also the width of vectors (type realv)
-//   SIMD        SIMD style: a work-item computes with explicit vectors; otherwise work-group style
-//   WIDE_PAIR   the type wide, of the dual's gradients f and coefficients b, is an unevaluated sum of two floats, for
-//               devices without double precision; otherwise it is a double
+//   REAL64      the type real, of kernel values, is double; otherwise it is float
+//   V           number of rows in a lane group, in which the values of these rows are interleaved. In SIMD style V is
+//     also the length of vectors (type realv).
+//   SIMD        SIMD style: a work-item computes with explicit vectors. Otherwise work-group style: the work-items of a
+//     group share its work.
+//   WIDE_PAIR   the type wide, of gradients and coefficients of the dual problem, is an unevaluated sum of two floats,
+//     for devices without double precision. Otherwise it is double.
 //   WG          number of work-items of a work-group in reductions, a power of two
 //   SLABS       number of buffers (1 or 8) of the row cache, which stores rows of the kernel matrix
 #ifndef V
@@ -132,12 +134,12 @@ inline wide wide_sub(wide a, wide b) { return wide_add(a, wide_neg(b)); }
 inline wide wide_min(wide a, wide b) { return wide_pick(wide_less(b, a), b, a); }
 inline wide wide_max(wide a, wide b) { return wide_pick(wide_less(a, b), b, a); }
 
-// Compute one-sided derivatives of the dual objective by a coefficient b, and the range of b in one SMO iteration.
-// The dual of epsilon-SVR has the term epsilon * |b|. So its derivative jumps at b = 0, and an iteration may not move b
-// across 0. f is the derivative of the dual objective without this term.
-//   right_of, left_of   derivative to the right and to the left of b
-//   top_of              largest value that b may take: 0 if b < 0, else the upper bound hi
-//   bottom_of           smallest value that b may take: 0 if b > 0, else the lower bound lo
+// Compute the one-sided derivatives of a dual objective by a coefficient b, and the range of b in one SMO iteration.
+// The dual objective of epsilon-SVR has the term epsilon * |b|, whose derivative jumps at b = 0. So one iteration may
+// not move b across 0. f is the derivative of all other terms.
+//   right_of, left_of   derivative of the objective to the right and to the left of b
+//   top_of              largest value that an iteration may give to b: 0 if b < 0, else the upper bound hi
+//   bottom_of           smallest value that an iteration may give to b: 0 if b > 0, else the lower bound lo
 inline wide right_of(wide f, wide b, wide epsilon) {
   return wide_pick(wide_less(b, wide_of(0)), wide_sub(f, epsilon), wide_add(f, epsilon));
 }
@@ -147,9 +149,9 @@ inline wide left_of(wide f, wide b, wide epsilon) {
 inline wide top_of(wide b, wide hi) { return wide_pick(wide_less(b, wide_of(0)), wide_of(0), hi); }
 inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), b), wide_of(0), lo); }
 
-// Define the address of slot s of the row cache. A slot has ``ld`` values, and stores a row of the kernel matrix. The
-// cache consists of buffers (slabs) of slab_rows slots each. Slot s is number s - q * slab_rows of slab
-// q = s / slab_rows, rounded down.
+// Define the address of slot s of the row cache. A slot has ``ld`` values, and stores one row of the kernel matrix.
+// The cache is divided into 1 or 8 buffers (slabs) of slab_rows slots each. Slot s lies in slab q = s / slab_rows
+// (integer division), at position s % slab_rows.
 #ifndef SLABS
 #define SLABS 1  // buffers of the row cache (1 or 8)
 #endif
@@ -169,10 +171,14 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 #define SYNC
 #endif
 
-// Define attributes of kernels and functions. OF_ITEMS(count) fixes a kernel's work-group size, so that drivers do not
-// allocate registers for another size. INLINED marks functions with barriers or pointers to local memory, because some
-// compilers would otherwise call them instead of inlining them.
-// OUTLINED marks long functions that a kernel calls in several places: one copy takes less time to compile.
+// Define attributes of kernels and functions:
+//   OF_ITEMS(count)   in work-group style, fixes a kernel's work-group size at ``count`` items. The driver then
+//     allocates registers for this size. In SIMD style, marks the kernel as already vectorised (EXPLICIT).
+//   OF_GROUP          the same for WG items
+//   INLINED           inlines a function that has barriers or pointers to local memory. Some compilers call such
+//     functions otherwise.
+//   OUTLINED          compiles a long function only once, although a kernel calls it in several places. This saves
+//     compile time.
 #define OUTLINED __attribute__((noinline))
 #ifdef SIMD
 #define OF_ITEMS(count) EXPLICIT
@@ -183,10 +189,12 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 #endif
 #define OF_GROUP OF_ITEMS(WG)
 
-// Return the inclusive prefix sum of one int per work-item, in the order of the items of a work-group.
+// Return to each work-item the inclusive prefix sum of the items' ints ``value``, in the order of the items of a
+// work-group.
 // Set *total to the sum over the work-group. ``scratch`` is local memory for SCAN = WG + SEGMENTS ints.
-// First each of SEGMENTS items (1 or 16) sums a segment of WG / SEGMENTS items. Then every item adds the sums of the
-// segments before its own, and the ints of its own segment up to its own int.
+// First SEGMENTS items (1 or 16) each add the ints of one segment, which are those of WG / SEGMENTS consecutive items.
+// Then every item adds the sums of the segments before its own segment, and the ints of its own segment up to its own
+// int.
 #define SEGMENTS (WG < 16 ? 1 : 16)
 #define SCAN (WG + SEGMENTS)
 INLINED int group_scan(int value, local int *scratch, int *total) {

@@ -1,14 +1,17 @@
-// Find the smallest value of a work-group and its index; of equal values the smallest index. All items get the result.
+// Find the smallest value of a work-group and its index. If several items have this value, the smallest index is taken.
 //   NAME(value, index, values, indices)                         each work-item has a ``value`` with an ``index``
 //   NAME_2(value, index, other, other_index, values, indices)   each work-item has two values, ``value`` and ``other``;
 //     the smallest of each is found separately
 // The result replaces ``value`` and ``index`` in every item. NAME is wide_argmin or real_argmin, for values of the type
 // wide or real (common.cl). DEFINE_ARGMIN defines both functions for one type.
-// There are two stages in local memory. In the first, RADIX = 16 work-items reduce WG / RADIX values each. In the
-// second, every work-item reduces the RADIX results. A work-group of at most RADIX items has only the second stage.
-// A barrier precedes each stage. In larger groups no barrier follows, because the second stage reads only entries that
-// the next call does not write before its first barrier.
-// Arguments: ``values`` and ``indices`` in local memory have ENTRIES_EACH entries each, for NAME_2 twice as many.
+// The buffers ``values`` and ``indices`` in local memory have WG + RADIX entries each, for NAME_2 twice as many. WG is
+// the number of work-items of the group, and RADIX = 16.
+// A group of more than RADIX items works in two stages:
+//   1. Each item writes its value to one of the entries 0 .. WG - 1. After a barrier, RADIX items reduce WG / RADIX of
+//      these entries each, and write the results to the entries WG .. WG + RADIX - 1.
+//   2. After a second barrier, every item reduces these RADIX results.
+// No barrier follows. The next call first writes the entries 0 .. WG - 1, which stage 2 does not read.
+// A group of at most RADIX items has no stage 1. Every item reduces the WG values, and a barrier follows.
 #define RADIX 16
 #if WG > RADIX
 #define LEAVES RADIX
@@ -20,7 +23,8 @@
 #define REAL_LESS(a, b) ((a) < (b))
 #define REAL_PICK(c, a, b) ((c) ? (a) : (b))
 
-// Replace entry k of v and at by the smaller of the entries k and k + half_. Four levels reduce RADIX entries.
+// Set v[k] to the smaller of the values v[k] and v[k + half_], and at[k] to its index. If both are equal, the one with
+// the smaller index is taken. Steps with half_ = 8, 4, 2 and 1 reduce RADIX = 16 values to one.
 #define SMALLER(LESS, PICK, k, half_)                                                                       \
   {                                                                                                      \
     const bool other = LESS(v[k + half_], v[k]) || (!LESS(v[k], v[k + half_]) && at[k + half_] < at[k]); \

@@ -1,9 +1,13 @@
-// Copy kernel values within the W x W tile Q = K(ws, ws) of a working set ws.
-// Half of the rows stay from one working set to the next: the last ``reused`` rows become the first ``reused`` rows,
-// and W = 2 * reused. carry moves the kernel values of these rows with one another:
-//   carry   Q[k][v] = Q[reused + k][reused + v] for k, v < reused
-// mirror fills in the values of Q that follow by symmetry. Here ``reused`` may also be 0:
-//   mirror  Q[k][v] = Q[v][k] for k >= reused and (v < reused or v > k)
+// Complete the W x W matrix Q = K(ws, ws) of kernel values among the rows of a working set ws, by copies within Q.
+// Half of the rows stay when the working set changes: the last ``reused`` rows become the first ``reused`` rows, and
+// W = 2 * reused. Q is then completed in three steps:
+//   1. carry copies the kernel values among the rows that stay, from the lower right quarter of Q to the upper left:
+//        Q[k][v] = Q[reused + k][reused + v] for k, v < reused
+//   2. Another kernel computes the upper right quarter of Q, and the lower right quarter on and below its diagonal.
+//   3. mirror copies these values to their mirror images. They are the lower left quarter of Q, and the lower right
+//      quarter above its diagonal:
+//        Q[k][v] = Q[v][k] for k >= reused and (v < reused or v > k)
+// If no rows stay, step 1 is left out and reused is 0. Step 3 then fills in all of Q above its diagonal.
 // Work-items: in SIMD style (on CPUs), an item copies a block of SIDE x SIDE values, so that it reads and writes whole
 // cache lines. In work-group style, SIDE x SIDE items copy such a block. mirror transposes the block in local memory,
 // so that consecutive items read and write consecutive addresses.

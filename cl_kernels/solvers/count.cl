@@ -1,37 +1,42 @@
 // Choose rows for a working set: on each of two sides, the ``quota`` rows that violate the optimality conditions most.
-// The rows are not sorted, but counted in histograms of their violations.
 // Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. With NO_BIAS
 // all rows are on side 0. Rows that are already in the working set (in_set[row] = 1) are on no side.
-// A bin is a range of violations. Bin 0 of a side is only for rows with an extreme gradient, m or M (extremes.cl).
-// From bin 1 on, violations fall from bin to bin, by a factor of 2 over 128 bins.
-// The last bin of a side is the first one such that the bins up to it have at least ``quota`` rows. All rows in earlier
-// bins are chosen, and rows in the last bin until the side has ``quota`` rows. If the side has fewer rows than
-// ``quota``, all are chosen, and the last bin is set to BINS, which is no bin.
+// The rows are not sorted, but counted in a histogram of their violations. A bin is a range of violations, and the
+// largest violations come first. Bin 0 is reserved for two rows, which extremes.cl has found. One has the smallest
+// gradient of rows whose coefficient can rise, and the other the largest of rows whose coefficient can fall. From bin 1
+// on, violations fall by a factor of 2 over 128 bins.
+// Rows are chosen in the order of the bins until a side has ``quota`` rows. The bin of the side's last chosen row is
+// called its last bin. All rows in earlier bins are chosen, but perhaps not all rows in the last bin. If a side has
+// fewer than ``quota`` rows, all its rows are chosen, and BINS stands for the last bin.
 // Four kernels run one after another, after extremes.cl. Chunk c is the rows c * chunk .. (c + 1) * chunk - 1:
 //   histogram  counts[c][side][bin] = number of rows of chunk c;   totals[side][bin] = their sum over the chunks
 //   threshold  ends[side][0] = the side's last bin;   ends[side][1] = number of rows to choose from it
 //   share      shares[side][0][c] = number of rows of chunk c in bins before the last one
 //              shares[side][1][c] = number of rows of chunk c in the last bin
 //   collect    writes the numbers of the chosen rows to the working set. The shares of the chunks before c tell where
-//              chunk c begins to write.
+//     chunk c begins to write.
 // Work-items: work-group c takes chunk c, and consecutive items read consecutive rows. threshold has one work-group. If
-// a work-group is a single item, threshold computes shares too, and sums ``counts`` instead of reading ``totals``.
+// a work-group is a single item, threshold computes ``shares`` too, and sums ``counts`` instead of reading ``totals``.
 #ifndef BINS
 #define BINS 2048  // bins of a side, a multiple of WG
 #endif
 
-// Select the entry of array e for a row with the lower bound lo. With two groups of rows, e has an entry for each:
-// entry 1 for rows with lo < 0, and entry 0 for the others. Constant indices keep the array in registers.
+// Select the entry of array e for a row with the lower bound lo. If rows are in two groups, entry 1 is for rows with
+// lo < 0, and entry 0 for the others. Otherwise e has only entry 0. Constant indices keep the array in registers.
 #define MINE(e, lo) (GROUPS == 2 && wide_less(lo, wide_of(0)) ? (e)[GROUPS - 1] : (e)[0])
 
 // Return side * BINS + bin, the place of row i in a histogram of violations. Return -1 if the row does not violate the
 // optimality conditions.
-// side is 0 if the violation is that the coefficient can rise, and 1 if it is that the coefficient can fall.
-// bin is a range of violations, which fall from bin to bin. Bin 0 is for two rows alone:
-// row e.im has the smallest gradient e.m of rows that can rise, and row e.iM the largest gradient e.M of rows that can
-// fall.
-// fi and bi are the row's gradient and coefficient. up and low say whether the coefficient can rise and fall.
-// scale is 1 / (largest violation).
+// e has the extreme gradients: e.m is the smallest gradient of rows whose coefficient can rise, and belongs to row
+// e.im. e.M is the largest gradient of rows whose coefficient can fall, and belongs to row e.iM.
+// fi and bi are the gradient and the coefficient of row i. ``up`` says whether the coefficient can rise, and ``low``
+// whether it can fall. If ``up`` is true, the row has the violation e.M - fi on side 0. If ``low`` is true, it has the
+// violation fi - e.m on side 1. The side with the larger violation is taken.
+// With NO_BIAS, side is always 0. The violation is -fi if ``up`` is true and fi < 0, and else fi if ``low`` is true.
+// In epsilon-SVR, the dual objective has a kink at bi = 0. The derivative to the right of bi then replaces fi in the
+// formulas for ``up``, and the derivative to the left of bi replaces fi in the formulas for ``low``.
+// bin is the number of a range of violations. Ranges of larger violations have smaller numbers. Bin 0 is reserved for
+// the rows e.im and e.iM. ``scale`` is 1 / (largest violation of any row).
 inline int bin_of(const int i, const wide fi, const wide bi, const wide epsilon, const bool up, const bool low,
                   const Extremes e, const float scale) {
   const wide right = right_of(fi, bi, epsilon), left = left_of(fi, bi, epsilon);
@@ -60,13 +65,13 @@ inline float violation_of(const Extremes e) {
 }
 
 // Read into e[g], for each group g of rows, the extreme gradients m and M and the rows im and iM that have them.
-// Return 1 / (the larger of the groups' violations), or 0 if no row violates the optimality conditions. bin_of
-// multiplies violations by this factor.
 // m is the smallest gradient of rows whose coefficient can rise, and M the largest of rows whose coefficient can fall.
-// A group's violation is M - m, or with NO_BIAS the larger of M and -m.
-// The rows im and iM are chosen for the working set before all others: bin_of puts them into bin 0, the first bin of
-// violations. If there are two groups, only the group with the larger violation keeps im and iM, because an SMO
-// iteration changes two rows of one group. The other group gets INT_MAX, which is no row.
+// The violation of a group is M - m, or with NO_BIAS the larger of M and -m.
+// Return 1 / (the largest violation of a group), or 0 if no row violates the optimality conditions. bin_of multiplies
+// violations by this factor.
+// bin_of puts the rows im and iM into bin 0 of a histogram, so that they are chosen for the working set before all
+// others. If there are two groups, only the group with the larger violation keeps im and iM, because an SMO iteration
+// changes two rows of one group. The other group gets INT_MAX, which is no row.
 INLINED float read_extremes(Extremes *e, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   float violation = 0;
@@ -118,10 +123,10 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
 }
 
 // Add up a histogram: *better = bins[0] + ... + bins[last - 1], and *ties = bins[last], or 0 if last = BINS.
-// bins[k] is the number of rows of one chunk and one side with violations in bin k, a range of violations. Violations
-// fall from bin to bin. A side has the rows whose coefficients should rise, or those whose coefficients should fall.
-// ``last`` is the last bin from which rows are chosen for the working set.
-// Consecutive items of a work-group read consecutive bins.
+// bins[k] is the number of rows in bin k, a range of violations. The largest violations are in bin 0. The histogram is
+// of one chunk of rows, and only of rows whose coefficients should rise, or only of rows whose coefficients should
+// fall. ``last`` is the last bin from which rows are chosen for the working set. Consecutive items of a work-group read
+// consecutive bins.
 INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
   const int lid = get_local_id(0);
   int mine = 0, total;
@@ -173,12 +178,13 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
 }
 
 #if WG > 1
-// Count for each side s and chunk c of rows how many rows can be chosen for the working set:
-//   shares[s][0][c] = counts[c][s][0] + ... + counts[c][s][last - 1],   with last = ends[s][0]
-//   shares[s][1][c] = counts[c][s][last]
-// Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall.
-// counts[c][s] is a histogram of the rows' violations, which fall from bin to bin. All rows in bins before bin ``last``
-// are chosen, and rows in bin ``last`` until the side has enough.
+// Count for each side s and chunk c of rows how many rows can be chosen for the working set.
+// Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. counts[c][s] is
+// a histogram of violations: counts[c][s][k] is the number of rows of chunk c and side s in bin k, a range of
+// violations. Bin 0 has the largest violations. Rows of a side are chosen bin by bin, until the side has enough.
+// last = ends[s][0] is the last bin from which rows are chosen. It is BINS if the side has too few rows.
+//   rows in the bins before ``last``:   shares[s][0][c] = counts[c][s][0] + ... + counts[c][s][last - 1]
+//   rows in bin ``last``:               shares[s][1][c] = counts[c][s][last], or 0 if last = BINS
 // Work-items: one work-group takes one chunk c.
 kernel OF_GROUP void share(const int n, const int chunk, global const int *restrict counts, global const int *restrict ends,
                            global int *restrict shares) {
@@ -193,10 +199,10 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 #endif
 
 // Write the numbers of the chosen rows to the working set ws. Its first ``stay`` entries are rows of the previous
-// working set, and are left unchanged. Then follow ``quota`` rows of side 0, and ``quota`` rows of side 1.
+// working set, and are left unchanged. Then follow ``quota`` entries for side 0, and ``quota`` entries for side 1.
 // Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. A histogram
-// divides each side into bins by the rows' violations, which fall from bin to bin. ends[side][0] is the last bin
-// from which rows are chosen. All rows in earlier bins come first, and then rows in the last bin, in row order.
+// divides each side into bins by the rows' violations, the largest first. ends[side][0] is the last bin from which rows
+// are chosen. All rows in earlier bins are written first, and then rows in the last bin, both in row order.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict epsilon, global uchar *restrict in_set,

@@ -1,11 +1,13 @@
-// Evaluate the multiclass SVM of Crammer and Singer: one problem p for each class, coupled with the others row by row.
-// With signed coefficients b[p][i], the kernel matrix K and linear terms q[p], the solver has to
-//   minimise sum_p (1/2 * b[p]' K b[p] + q[p]' b[p]),   lo <= b <= hi,   sum_p b[p][i] = 0 for every row i
-// f[p] = K b[p] + q[p] are the gradients. The violation of row i (GTSVM, section 5.1) is the largest f[p][i] over all p
-// with b[p][i] > lo[p][i], minus the smallest f[p][i] over all p with b[p][i] < hi[p][i].
+// Evaluate the multiclass SVM of Crammer and Singer. It has one problem p for each class, and each row's coefficients
+// have the sum 0 over all problems.
+// With signed coefficients b[p][i] of rows i, the kernel matrix K and linear terms q[p], the dual problem is
+//   minimise sum_p (1/2 * b[p]^T K b[p] + q[p]^T b[p]),   lo <= b <= hi,   sum_p b[p][i] = 0 for every row i
+// The gradients are f[p] = K b[p] + q[p]. The violation of row i (GTSVM, section 5.1) is a difference of two of
+// its gradients f[p][i]: the largest over all p with b[p][i] > lo[p][i], minus the smallest over all p with
+// b[p][i] < hi[p][i].
 // Two kernels:
 //   row_violations   computes view[i] = -(violation of row i). count.cl reads ``view`` as the gradient of a problem
-//     without bias. So it takes -view[i] for the violation of row i, and chooses the rows where it is largest.
+//     without bias, whose violation is -view[i]. So count.cl chooses the rows with the largest violations.
 //   coupled   computes three sums over each chunk of rows, from which the host gets the objectives:
 //     sum b * (f - q),   sum b * q,   loss = sum_i hi[y][i] * (max_p f[p][i] - f[y][i])   (GTSVM, equation 3)
 //     The first two sums are over p and i. y is the class of row i, the only problem p with hi[p][i] > 0.
@@ -37,7 +39,7 @@ kernel OF_GROUP void coupled(const int n, const int chunk, const int problems, g
     for (int p = 0; p < problems; ++p) {
       const size_t at = (size_t)p * n + i;
       const wide fi = f[at], bi = b[at];
-      // leave out coefficients of 0: padding rows have these, and an f that may be NaN
+      // Skip coefficients of 0. Rows of padding have such coefficients, and their gradients f may be NaN.
       const bool in = wide_less(bi, wide_of(0)) || wide_less(wide_of(0), bi);
       quadratic = wide_add(quadratic, wide_pick(in, wide_mul(bi, wide_sub(fi, q[at])), wide_of(0)));
       linear = wide_add(linear, wide_mul(bi, q[at]));

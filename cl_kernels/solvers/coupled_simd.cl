@@ -1,24 +1,23 @@
-// Solve coupled problems p over a working set ws of W rows, with all other rows fixed. The coefficients of each row sum
-// to 0 over the problems (coupled.cl).
+// Solve the problems p of a multiclass SVM over a working set ws of W rows, with the coefficients of all other rows
+// fixed. The problems are coupled: the coefficients of each row have the sum 0 over all problems (coupled.cl).
 // Each SMO iteration takes the row i with the largest violation, and finds its best coefficients in all problems
-// (row_threshold.cl). Q = K(ws, ws) is the W x W tile of kernel values.
+// (row_threshold.cl). Q = K(ws, ws) has the kernel values among the rows of ws.
 // Work-items: one, which computes with vectors of DW rows (fold.cl). An iteration is one pass over the problems and the
-// W rows.
-// The pass computes F[p] += D[p] * Q[i], with the row i that the last iteration changed. It also finds the row k with
-// the largest violation, max_p F[p][k] - min_p (F[p][k] + U[p][k]).
-// F, U and D are in the memory of ``state``:
-//   F[p][k] is the gradient f of row k of the working set in problem p, minus (min_p f + max_p f) / 2 at the start. The
-//     subtracted number is the same in all problems, so that it does not change violations.
+// W rows. The pass computes F[p] += D[p] * Q[i], with the row i that the last iteration changed. It also finds the row
+// with the largest violation.
+// The memory of ``state`` has three arrays:
+//   F[p][k] is the gradient f of row k of ws in problem p, minus the mean of the row's smallest and largest f at the
+//     start. The mean is the same in all problems, so that it does not change violations.
 //   U[p][k] is 0 if coefficient b[p][k] may rise. Otherwise it is infinity, which keeps F[p][k] out of the minimum.
 //   D[p] is the change of the coefficient that the last iteration made in problem p
-// The maximum needs no such mask. If the coefficient with the largest gradient is at its lower bound, all others of the
-// row are at their upper bounds, because the sum is 0. Then no other one may rise, so the minimum is the same F, and
-// the violation is 0.
-// B[p][k] are the coefficients. They are kept in ``delta``, which at the end receives their changes by the solve.
-// Arguments: ws has W row numbers; -1 stands for no row. f, b and hi (problems, n) are the gradients, coefficients
+// The violation of row k is max_p F[p][k] - min_p (F[p][k] + U[p][k]). The maximum is over all problems, even if the
+// largest gradient belongs to a coefficient at its lower bound. The row's other coefficients are then at their upper
+// bounds, because all coefficients of the row have the sum 0. The minimum is then the same F, and the violation is 0.
+// B[p][k] are the coefficients during the solve. They are in ``delta``, which at the end receives their changes.
+// Arguments: ws has W row numbers, and -1 stands for no row. f, b and hi (problems, n) are the gradients, coefficients
 // and upper bounds of all n rows.
-// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.
-// It also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
+// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
+// also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
 kernel EXPLICIT void subproblem(const int n, const int problems, const int W, global const int *restrict ws,
                        global real *restrict Q, global const wide *restrict f, global wide *restrict b,
                        global const wide *restrict hi, global wide *restrict delta, global long *restrict counters,

@@ -1,18 +1,18 @@
-// Compute the optimality state of a solve: the extreme gradients, and sums for the offset and for the objectives.
-// The host reads this state at each convergence check, and count.cl chooses working sets from it.
-// In signed coefficients b_i = y_i * a_i with lo_i <= b_i <= hi_i, and gradients f of the dual objective in b:
+// Compute the optimality state of a dual problem: the extreme gradients, and sums from which the host gets the offset
+// and the objectives. The host reads this state at each convergence check, and count.cl chooses working sets from it.
+// b_i are signed coefficients with lo_i <= b_i <= hi_i, and f_i are the derivatives of the dual objective by b_i:
 //   up = {i : b_i < hi_i},   low = {i : b_i > lo_i},   m = min_up f,   M = max_low f
-// The violation of a problem is M - m. The violation of row i is M - f_i in up, and f_i - m in low. A row in both sets
-// has the larger of the two.
-// The dual of epsilon-SVR has the term epsilon * |b| (common.cl). Then the formulas for up take the derivative to
-// the right of b_i in place of f_i, and those for low take the derivative to the left of b_i.
+// The violation of the problem is M - m. The violation of row i is M - f_i in up, and f_i - m in low. A row in both
+// sets has the larger of the two.
+// epsilon-SVR: the dual objective also has the term epsilon * |b_i| (common.cl). The formulas for up then take the
+// derivative to the right of b_i in place of f_i. The formulas for low take the derivative to the left of b_i.
 // NO_BIAS: the sum of b is free. The violation of row i is -f_i in up, and f_i in low. The violation of the problem is
 // the largest violation of a row.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed (nu-SVC,
 // nu-SVR). Each group has its own m, M and offset.
 // Two kernels compute numbers for each chunk of ``chunk`` rows (a multiple of 8), with a work-group for each chunk:
 //   extremes    m and M and the rows that have them. Also the number of free rows, which are in up and in low, and the
-//     sum of f over them, from which the host computes the offset.
+//     sum of f over them. The host computes the offset from both.
 //   objective   sums from which the host gets the primal and the dual objective
 #define NUMBERS 4  // wide numbers of a chunk: m, M, sum of f over free rows, unused
 #define PLACES 4   // ints of a chunk: row of m, row of M, number of free rows, unused
@@ -24,7 +24,7 @@
 
 #if WG > 1
 // Return to every item of a work-group the sum of the items' numbers ``value``, which are doubles or pairs of floats.
-// First SEGMENTS items (1 or 16) add WG / SEGMENTS numbers each. Then every item adds these SEGMENTS sums.
+// First SEGMENTS items (1 or 16) each add WG / SEGMENTS of the numbers. Then every item adds the SEGMENTS partial sums.
 // ``values`` is local memory for WG + SEGMENTS numbers.
 INLINED wide group_sum(wide value, local wide *values) {
   const int lid = get_local_id(0);
@@ -70,10 +70,11 @@ typedef int which;
 #define NEG(a) wide_neg(a)
 #endif
 
-// Hold what a work-item has found in the rows that it has read, separately for each of the AT_ONCE lanes. Derivatives
-// are those of the dual objective by a row's coefficient.
-//   m, im       the smallest right-hand derivative of a row whose coefficient can rise, and this row
-//   M, iM       the smallest negated left-hand derivative of a row whose coefficient can fall, and this row
+// Hold the results of a work-item for the rows that it has read. The item reads AT_ONCE consecutive rows at a time, as
+// the lanes of a vector, and each member has one result for each lane. ``right`` and ``left`` are the derivatives of
+// the dual objective to the right and to the left of a row's coefficient.
+//   m, im       the smallest ``right`` of rows whose coefficient can rise, and the first row of the vector that had it
+//   M, iM       the smallest -``left`` of rows whose coefficient can fall, and the first row of the vector that had it
 //   free, sum   the number of free rows, whose coefficients can rise and fall, and the sum of their derivatives
 typedef struct {
   some m, M, sum;
@@ -88,9 +89,10 @@ inline Partial no_rows(void) {
 #define RIGHT(f, b, epsilon) PICK(LESS(b, (some)wide_of(0)), ADD(f, NEG(epsilon)), ADD(f, epsilon))
 #define LEFT(f, b, epsilon) PICK(LESS((some)wide_of(0), b), ADD(f, epsilon), ADD(f, NEG(epsilon)))
 
-// Update ``s``, the extremes of the derivatives that a work-item has found so far, with the AT_ONCE rows i, i + 1, ...
-// right and left are the derivatives of the dual objective to the right and to the left of each row's coefficient.
-// up and low say which coefficients can rise and which can fall.
+// Update ``s`` with the AT_ONCE rows i, i + 1, ... ``s`` has the extremes of the derivatives in all rows that this
+// work-item has read.
+// right and left are the derivatives of the dual objective to the right and to the left of each row's coefficient. up
+// and low say which coefficients can rise and which can fall.
 // A row counts as free if its coefficient can rise and fall, and both derivatives are equal.
 inline void add_rows(Partial *s, const int i, const some right, const some left, const which up, const which low) {
   const some a = PICK(up, right, (some)WIDE_MAX), c = PICK(low, NEG(left), (some)WIDE_MAX);
@@ -102,8 +104,8 @@ inline void add_rows(Partial *s, const int i, const some right, const some left,
 
 // Set *value to the smallest value in the lanes of v, and *index to its row. If several lanes have this value, *index
 // is the smallest of their rows.
-// v[k] is the smallest value that lane k has read. It is from row i[k] + k, because lane k reads row k of each vector
-// of rows, and i[k] is the first row of the vector.
+// v[k] is the smallest value that lane k has read. Lane k reads row k of each vector of rows. i[k] is the first row of
+// the vector from which v[k] was read, so v[k] belongs to row i[k] + k.
 inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #if AT_ONCE == 1
   *value = v, *index = i;
@@ -119,10 +121,12 @@ inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #endif
 }
 
-// Write the extreme derivatives in a chunk of rows to ``numbers``, and their rows to ``places``. Also write the sum of
-// the free rows' derivatives to ``numbers``, and the number of free rows to ``places``. A row is free if its
-// coefficient can rise and fall. Only rows of group g count. A work-group reads the chunk; s has the results of this
-// work-item.
+// Write the results of a work-group for one chunk of rows, from the results ``s`` of each of its work-items. The
+// results cover only the rows of group g. In nu-SVC and nu-SVR, the rows are divided into two groups, and the sum of
+// the coefficients over each group is fixed. In other problems, all rows are in group 0.
+// ``numbers`` gets the smallest derivative m of rows whose coefficient can rise, and the largest derivative M of rows
+// whose coefficient can fall. It also gets the sum of the derivatives of free rows, whose coefficients can rise and
+// fall. ``places`` gets the row of m, the row of M and the number of free rows.
 inline void __attribute__((always_inline)) write_partial(const Partial s, const int g, local wide *values, local int *indices,
                                                 global wide *numbers, global int *places) {
   const size_t piece = (size_t)get_group_id(0) * GROUPS + g;
@@ -178,9 +182,10 @@ typedef struct {
   int im, iM;
 } Extremes;
 
-// Find the extreme gradients m and M of all rows of group g, from the extremes of each of ``pieces`` chunks of rows.
-// The items of a work-group divide the chunks among them, and all get the result in *found.
-// ``values`` and ``indices`` are local memory for reductions (argmin.cl).
+// Find the extreme gradients m and M of all rows of group g, from the extremes of each of ``pieces`` chunks of rows. m
+// is the smallest gradient of rows whose coefficient can rise, and M the largest of rows whose coefficient can fall.
+// The items of a work-group divide the chunks among them, and all get the result in *found. ``values`` and ``indices``
+// are local memory for reductions (argmin.cl).
 INLINED void combine(Extremes *found, const int pieces, const int g, global const wide *numbers,
                      global const int *places, local wide *values, local int *indices) {
   Extremes e = {WIDE_MAX, wide_neg(WIDE_MAX), INT_MAX, INT_MAX};
@@ -196,11 +201,12 @@ INLINED void combine(Extremes *found, const int pieces, const int g, global cons
   *found = e;
 }
 
-// Compute three sums over each chunk of rows, with coefficients b, bounds lo and hi, gradients f = K b + q and the
-// offset rho. q is the linear term of the dual.
+// Compute three sums over each chunk of rows, from which the host computes the objectives. b are the coefficients with
+// bounds lo and hi, q is the linear term of the dual, f = K b + q are its gradients, and rho is the offset. epsilon is
+// that of epsilon-SVR, and 0 for other tasks.
 //   quadratic = sum b * (f - q),   linear = sum (b * q + epsilon * |b|)
 //   loss = sum max(lo * (rho - f + epsilon), hi * (rho - f - epsilon), 0)
-// From these, the host computes the objectives. If sum b = 0, these are equations 1 and 2 of Cotter et al. 2011:
+// The objectives are as follows. If sum b = 0, they are equations 1 and 2 of Cotter et al. 2011.
 //   dual = -(quadratic / 2 + linear),   primal = quadratic / 2 + loss - rho * sum b
 kernel OF_GROUP void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi,

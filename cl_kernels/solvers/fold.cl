@@ -25,9 +25,10 @@ typedef CAT(REAL, DW) rvec;
     out = OP(v2.x, v2.y);                                          \
   }
 
-// Return the first index of ``value`` in an array that was read in vectors of DW numbers. ``value`` is the smallest or
-// the largest number of the array. Lane z kept the smallest or largest number v[z] that it read, and the index at[z] of
-// the vector with this number. So v[z] is the array's entry at[z] * DW + z. ``lanes`` is (0, 1, 2, ...).
+// Return the first index of ``value`` in an array. ``value`` is the minimum or the maximum of the array.
+// The array was read in vectors of DW values, so that lane z of vector k was entry k * DW + z of the array. v[z] is the
+// minimum or maximum over lane z of all vectors, and at[z] is the index k of the first vector that had it.
+// ``lanes`` is (0, 1, 2, ...).
 inline int first_index(const rvec v, const real value, const ivec at, const ivec lanes) {
   const ivec index = select((ivec)(INT_MAX), at * DW + lanes, isequal(v, (rvec)value));
   INDEX_TYPE least;

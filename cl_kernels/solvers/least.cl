@@ -1,16 +1,17 @@
 // Find the smallest value of a work-group and its index, for kernels in which every SMO iteration waits for the result:
 //   wide_least_2(value, index, other, other_index, values, unused), real_least_2(...) with the same arguments
 //   real_least(value, index, values, unused)
-// Each item passes its ``value`` and ``index``, and gets the smallest value and the index of that value. Functions that
-// end in _2 also find the smallest ``other`` and its index. ``real`` is the type of kernel values, float or double.
-// ``wide`` is the type of gradients, a double or a pair of floats. ``values`` is a buffer in local memory.
-// The functions use an instruction that finds the minimum of a sub-group. On devices without it, functions of argmin.cl
-// replace them. Only these need the argument ``unused``, for indices. REDUX chooses NVIDIA's instruction for 32 items.
-// SUBGROUPS chooses OpenCL's function, for sub-groups of at least four items.
-// The instruction takes 32-bit unsigned integers. So values are mapped to integers that have the same order. A float
-// gives one such integer. A double or a pair of floats gives two, the high and the low half of 64 bits.
-// A sub-group reduces the high halves, and then the low halves of the items that have the smallest high half. Last it
-// reduces the indices of the items that have the smallest value.
+// Each item passes a ``value`` with its ``index``. Every item gets back the smallest value of all items, and the index
+// of this value. The functions that end in _2 also find the smallest ``other`` and its index.
+// ``real`` is the type of kernel values, float or double. ``wide`` is the type of gradients, a double or a pair of
+// floats. ``values`` is a buffer in local memory.
+// The functions use an instruction that finds the minimum of a sub-group. REDUX chooses NVIDIA's instruction, for 32
+// items. SUBGROUPS chooses OpenCL's function, for sub-groups of at least four items. On other devices the functions of
+// argmin.cl replace these functions, and use the argument ``unused`` for indices.
+// The instruction takes 32-bit unsigned integers. So values are mapped to integers in the same order. A float gives one
+// integer. A double or a pair of floats gives two, the high and the low half of 64 bits.
+// A sub-group first reduces the high halves. Then it reduces the low halves of the items that have the smallest high
+// half. Last it reduces the indices of the items that have the smallest value.
 // Each sub-group writes its result to ``values``. After a barrier every sub-group reduces these results. No barrier
 // follows, so two calls with the same buffer ``values`` need a barrier between them.
 #if (defined(REDUX) && WG >= 32) || (defined(SUBGROUPS) && WG > 1)
@@ -78,10 +79,11 @@ inline wide wide_of_key(const Key one) { return (wide)(unordered(one.high), unor
 #define BOTH_HALVES 0
 #endif
 
-// Reduce keys over a sub-group. Each item has ``count`` keys, keys[0] and perhaps keys[1]. Each is replaced by the
-// smallest such key of all items.
-// A key has three integers: a value's high half and low half, and the value's index. Keys compare in this order, so
-// that of equal values the one with the smallest index wins. If the flag ``halves`` is 0, values have no low half.
+// Replace each item's keys[0] by the smallest keys[0] of all items of a sub-group. If ``count`` is 2, do the same with
+// keys[1].
+// A key is a value with its index. It has three integers: the value's high half, its low half, and the index. Keys
+// compare in this order, so that of equal values the one with the smallest index wins. If the flag ``halves`` is 0,
+// values have no low half.
 // Each step is done for both keys before the next step, so that one reduction proceeds while the other waits.
 INLINED void least_keys(const int count, Key *keys, const int halves) {
   Key least[2];
@@ -94,10 +96,11 @@ INLINED void least_keys(const int count, Key *keys, const int halves) {
   for (int s = 0; s < count; ++s) keys[s] = least[s];
 }
 
-// Reduce keys over a work-group. Each item has ``count`` keys, keys[0] and perhaps keys[1]. Each is replaced by the
-// smallest such key of all items.
-// A key has three integers: a value's high half and low half, and the value's index. Keys compare in this order, so
-// that of equal values the one with the smallest index wins. If the flag ``halves`` is 0, values have no low half.
+// Replace each item's keys[0] by the smallest keys[0] of all items of a work-group. If ``count`` is 2, do the same with
+// keys[1].
+// A key is a value with its index. It has three integers: the value's high half, its low half, and the index. Keys
+// compare in this order, so that of equal values the one with the smallest index wins. If the flag ``halves`` is 0,
+// values have no low half.
 // ``parts`` in local memory receives the smallest key of each sub-group, first for keys[0] and then for keys[1].
 INLINED void least_of_all(const int count, Key *keys, const int halves, local uint *parts) {
   least_keys(count, keys, halves);

@@ -1,8 +1,10 @@
-// Compute the gradients f of the duals of small problems p. Each problem has W rows and its own kernel matrix Q[p]:
-//   f[p][i] = q[p][i] + sum_k b[p][k] * Q[p][k][i],   with coefficients b and the linear term q of the dual
+// Compute the gradient f[p] of the dual objective for each of several small problems p:
+//   f[p][i] = q[p][i] + sum_k b[p][k] * Q[p][k][i]
+// b[p] are the coefficients of problem p, q[p] is the linear term of its dual objective, and Q[p] its W x W kernel
+// matrix.
 // Work-items: dimension 1 counts problems. In SIMD style (on CPUs), an item computes VECTORS vectors of consecutive
-// f[p][i], in registers. In work-group style an item computes one f[p][i], and consecutive items read consecutive
-// addresses. Rows k of Q[p] with b[p][k] = 0 are skipped.
+// numbers f[p][i], in registers. In work-group style an item computes one f[p][i], and consecutive items read
+// consecutive addresses. Rows k of Q[p] with b[p][k] = 0 are skipped.
 #define VECTORS 4
 kernel EXPLICIT void respond(const int W, global const real *restrict Q, global const wide *restrict b,
                     global const wide *restrict q, global wide *restrict f) {

@@ -1,5 +1,6 @@
-// Solve one row i of coupled problems p (coupled.cl) exactly, with the other rows fixed.
-// With the curvature k = K_ii, gradients f_p, coefficients b_p, upper bounds hi_p and changes d_p of the coefficients:
+// Find the best coefficients b_p of one row i in all problems p of a multiclass SVM, with all other rows fixed. The
+// problems are coupled: the row's coefficients have the sum 0 over all problems (coupled.cl).
+// k = K_ii is the curvature, f_p are the gradients, hi_p the upper bounds, and d_p the changes of the coefficients:
 //   minimise sum_p (1/2 * k * d_p^2 + f_p * d_p),   b_p + d_p <= hi_p,   sum_p d_p = 0
 // The lower bounds b_p + d_p >= lo_p follow from these constraints.
 // With s_p = hi_p - b_p - d_p and z_p = hi_p - b_p + f_p / k, the solution is s_p = max(0, z_p - t) for a threshold t.
@@ -7,8 +8,8 @@
 // section 5).
 // The threshold t solves sum_p max(0, z_p - t) = sum_p (hi_p - b_p). It is found by iteration (Michelot 1986):
 //   P = {p : z_p > t},   next t = (sum_{p in P} z_p - sum_p (hi_p - b_p)) / |P|,   with all p in the first P
-// Rounding: with a tiny curvature, f_p / k would be so large that hi_p - b_p is rounded away. So f_p - max_p f_p
-// replaces f_p. This changes all z_p and t by the same number, and leaves the solution unchanged.
+// Rounding: with a tiny curvature, f_p / k is so large that hi_p - b_p is rounded away. So f_p - max_p f_p replaces
+// f_p. This changes all z_p and t by the same number, and leaves the solution unchanged.
 // Work-items: each work-item that calls row_threshold computes the whole row by itself.
 #define TAU 1e-12f  // smallest curvature of a row
 #define SLACK(p) wide_sub(hi[(size_t)(p) * n + row], B[(size_t)(p) * W + i])                  // hi_p - b_p
@@ -16,15 +17,18 @@
 #define Z(p) wide_add(SLACK(p), wide_div(RISE(p), curve))                                     // z_p
 #define SHARE(p) wide_mul(wide_max(wide_sub(Z(p), threshold), wide_of(0)), factor)  // s_p = hi_p - new b_p
 
-// Find the best coefficients of row i in coupled problems p, with their sum unchanged: hi_p - max(0, z_p - t).
-// Return the threshold t, which solves the equation
-//   sum_p max(0, z_p - t) = sum_p (hi_p - b_p),   with z_p = hi_p - b_p + (f_p - max_p f_p) / k
-// Here b_p, hi_p and f_p are the row's coefficient, upper bound and gradient in problem p, and k = ``curve`` is K_ii.
-// The macro SHARE(p) then computes s_p = factor * max(0, z_p - t), and the new coefficient is hi_p - s_p.
-// *factor is set to sum_p (hi_p - b_p) / sum_p max(0, z_p - t), which is 1 without rounding errors.
+// Find the best new coefficients of row i in all problems p, with the same sum over the problems as the old ones.
+// b_p, hi_p and f_p are the row's old coefficient, upper bound and gradient in problem p. k = ``curve`` is the kernel
+// value K_ii. The new coefficient in problem p is hi_p - max(0, z_p - t), with a threshold t. Return t, which solves
+//   sum_p max(0, z_p - t) = sum_p (hi_p - b_p),   with z_p = hi_p - b_p + (f_p - g) / k
+// g is the largest f_p. Without its subtraction, a tiny k would make f_p / k so large that hi_p - b_p is rounded away.
+// *factor is set to sum_p (hi_p - b_p) / sum_p max(0, z_p - t), which is 1 up to rounding. The macro SHARE(p) computes
+// factor * max(0, z_p - t). The caller sets the new coefficients to hi_p - SHARE(p), so that rounding does not change
+// their sum.
 // *at is set to the problem p with the largest f_p.
-// ``row`` is the row's number among all n rows, and i its index in the working set of W rows. B and F (problems, W) are
-// the coefficients and gradients of the working set's rows, and hi (problems, n) the upper bounds of all rows.
+// Arguments: i is the row's place in a working set of W rows, and ``row`` its number among all n rows. The arrays B and
+// F (problems, W) are the old coefficients and gradients of the working set's rows. hi (problems, n) are the upper
+// bounds of all rows.
 inline wide row_threshold(const int n, const int W, const int problems, const int row, const int i, const wide curve,
                           global const wide *B, global const wide *hi, global const real *F, int *at, wide *factor) {
   int first = 0;

@@ -1,18 +1,18 @@
-// List the rows of the kernel matrix K that the update of the gradients f needs, after the dual problem over the
-// working set was solved. Then make space in the working set for new rows.
-// If ``all`` is 1, the kernel runs before the solve, and lists all rows of the working set.
-// The working set has space for W row numbers; -1 stands for no row. ``problems`` is 1, except for problems that are
-// coupled row by row (coupled.cl). A row of the working set is listed if its coefficient changed in a problem. It is
-// listed as a hit or as a miss:
+// List the rows of the kernel matrix K that are needed to update the gradients, after the dual problem over a working
+// set was solved. A row is listed if its coefficient changed. Then make space in the working set for new rows.
+// ``problems`` is 1, except for the multiclass SVM of Crammer and Singer, where it is the number of classes. A row then
+// has a coefficient for each class, and is listed if one of its coefficients changed.
+// If ``all`` is 1, the kernel runs before the solve. It then lists all rows of the working set, with changes of 0.
+// Each listed row is a hit or a miss:
 //   slot_of[row] >= 0   hit: the row cache has the row. hit_slot lists its slot, and hit_D the changes of its
 //     coefficient.
 //   slot_of[row] < 0    miss: the row has to be computed. miss_row lists its number, miss_slot the slot to store it in,
 //     and miss_D the changes of its coefficient.
-// A miss gets the next slot of the row cache, a ring of ``capacity`` slots. The row that owned the slot is evicted. If
-// capacity is 0, there is no cache, and every listed row is a miss.
-// Hits are read before misses are written, so a row may be read and evicted in one outer iteration.
-// The first ``used`` entries of the working set are in use. The last ``stay`` of these move to its beginning, and all
-// other entries become -1.
+// The row cache is a ring of ``capacity`` slots. A miss gets the next slot of the ring, and the row that owned the slot
+// is evicted. If capacity is 0, there is no cache, and every listed row is a miss.
+// Other kernels read the hits before they write the misses. So a miss may get the slot of a hit of the same call.
+// The working set ws has W entries, which are row numbers, or -1 for no row. The first ``used`` entries are in use. The
+// last ``stay`` of the used entries move to the beginning of ws, and all other entries become -1.
 // Work-items: one work-group.
 // Arguments: delta has the changes of the coefficients. hit_D and miss_D have ``stride`` numbers for each problem.
 // in_set[row] says whether a row is in the working set.

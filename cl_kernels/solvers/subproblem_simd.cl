@@ -1,29 +1,35 @@
-// Solve the dual problem over a working set ws of W rows, with all other rows fixed, by SMO iterations.
-// Second-order information chooses the pair of rows i, j that an iteration changes (Fan, Chen, Lin 2005, WSS 2):
-//   minimise 1/2 * b' Q b + c' b + epsilon * sum |b| with the constant c = f - Q b,   lo <= b <= hi,   sum b unchanged
-// b are the signed coefficients, f is the gradient, and Q = K(ws, ws) is the W x W tile of kernel values, row-major.
-// Work-items (SIMD style, on CPUs): one for each problem p, independent of the others. It reads rows of Q in order, in
+// Solve a dual problem over a working set ws of W rows by SMO iterations, with the coefficients of all other rows
+// fixed.
+// Q = K(ws, ws) has the kernel values among the rows of ws, row-major. b are signed coefficients with bounds lo and hi,
+// and f is the gradient of the dual objective without the term in epsilon. c = f - Q b is constant. The problem is
+//   minimise 1/2 * b^T Q b + c^T b + epsilon * sum |b|,   lo <= b <= hi,   sum b unchanged
+// An SMO iteration changes the coefficients of two rows, b_i by t and b_j by -t. Second-order information chooses the
+// rows i and j (Fan, Chen, Lin 2005, WSS 2). An iteration has two passes over the W rows:
+//   pass 1   updates f after the last iteration: f += t * (Q_i - Q_j), with the rows Q_i and Q_j of Q. It finds the
+//     largest violation, and the next i: of the rows whose coefficient can rise, the one with the smallest derivative.
+//   pass 2   chooses as j the row k with the largest gain (g_k - g_i)^2 / (Q_ii + Q_kk - 2 * Q_ik), of the rows whose
+//     coefficient can fall. g_i is the derivative of the objective to the right of b_i, and g_k the one to the left of
+//     b_k.
+// Work-items (SIMD style, on CPUs): one for each of several independent problems p. It reads rows of Q in order, in
 // vectors of DW values.
-// An SMO iteration has two passes over the W rows. The first pass updates f after the last iteration, which changed b_i
-// by t and b_j by -t: f += t * (Q_i - Q_j). It also finds the next i and the largest violation. The second pass chooses
-// as j the row k with the largest gain (f_k - f_i)^2 / (Q_ii + Q_kk - 2 * Q_ik).
-// Precision: F, in the type of Q, is f minus (m + M) / 2. m is the smallest f of rows that can rise, and M the largest
-// f of rows that can fall, both at the start. So F of rows that are to change is near 0, where floats have small
-// rounding errors. These errors do not add up over working sets, because f of all rows is updated from the changes of
-// b, and not from F.
-// F + up and F + low are the derivatives of the dual to the right and to the left of b, minus (m + M) / 2.
-// up and low are plus or minus epsilon, or infinite at a bound.
-// SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed.
-// Each group has its own row i, m and M, and both rows of a pair are of one group.
-// NO_BIAS: the sum of b is free. An iteration changes the one coefficient k with the largest gain f_k^2 / Q_kk. F is f.
-// ROWS: Q is not given. The kernel makes a row of Q when an iteration first needs it, or at the start if the row's
-// coefficient is not 0 (templates/gram/row_simd.mako, cl_kernels/gram/row_stored.cl). ROWS cannot be combined with
-// SPLIT.
-// Arguments: ws has W row numbers; -1 stands for no row. f, b, lo and hi (problems, n) are the gradients,
+// Precision: the kernel stores F = f - (m + M) / 2 in place of f, in the type of Q. m and M are derivatives before the
+// first iteration: m the smallest to the right of a coefficient that can rise, and M the largest to the left of a
+// coefficient that can fall. So F is near 0 for the rows that change, where floats have small rounding errors. The
+// errors do not add up over working sets, because F is used only within one solve.
+// F + up and F + low are the derivatives of the dual to the right and to the left of b, minus (m + M) / 2. up and low
+// are plus or minus epsilon. At a bound they are infinite.
+// SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
+// has its own row i, m and M, and both rows of a pair are of one group.
+// NO_BIAS: the sum of b is free. An iteration changes only the coefficient b_k with the largest gain g_k^2 / Q_kk. g_k
+// is the derivative in the direction that lowers the objective. F is f.
+// ROWS: Q is not computed before the solve. The kernel makes a row of Q when an iteration first needs it, or at the
+// start if the row's coefficient is not 0 (templates/gram/row_simd.mako, cl_kernels/gram/row_stored.cl). ROWS cannot be
+// combined with SPLIT.
+// Arguments: ws has W row numbers, and -1 stands for no row. f, b, lo and hi (problems, n) are the gradients,
 // coefficients and bounds of all n rows.
-// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.
-// It also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
-// At the end delta receives the change of each coefficient by the solve.
+// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
+// also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``. At the
+// end ``delta`` receives the change of each coefficient by the solve.
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
 #ifndef ROWS
 #define ROWS_PARAMETERS

@@ -1,18 +1,22 @@
-// Solve the dual problem over a working set ws of W rows, with all other rows fixed, by SMO iterations.
-// Second-order information chooses the pair of rows i, j that an iteration changes (Fan, Chen, Lin 2005, WSS 2):
-//   minimise 1/2 * b' Q b + c' b + epsilon * sum |b| with the constant c = f - Q b,   lo <= b <= hi,   sum b unchanged
-// b are the signed coefficients, f is the gradient, and Q = K(ws, ws) is the W x W tile of kernel values, row-major.
+// Solve a dual problem over a working set ws of W rows by SMO iterations, with the coefficients of all other rows
+// fixed.
+// Q = K(ws, ws) has the kernel values among the rows of ws, row-major. b are signed coefficients with bounds lo and hi,
+// and f is the gradient of the dual objective without the term in epsilon. c = f - Q b is constant. The problem is
+//   minimise 1/2 * b^T Q b + c^T b + epsilon * sum |b|,   lo <= b <= hi,   sum b unchanged
+// An SMO iteration changes the coefficients of two rows, b_i by t and b_j by -t. Second-order information chooses the
+// rows i and j (Fan, Chen, Lin 2005, WSS 2).
 // Work-items: one work-group of WG items solves one problem p. Item l owns the rows l, l + WG, ... of the working set,
 // and keeps their coefficients, bounds and gradients in registers. Consecutive items read consecutive addresses of a
-// row of Q. Row i of Q is read once, for the choice of j and for the update of f.
-// SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed.
-// Each group has its own row i, and both rows of a pair are of one group.
-// NO_BIAS: the sum of b is free. An iteration changes the one coefficient k with the largest gain f_k^2 / Q_kk.
-// Arguments: ws has W row numbers; -1 stands for no row. f, b, lo and hi (problems, n) are the gradients,
+// row of Q. Without SPLIT, row i of Q is read once, for the choice of j and for the update of f.
+// SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
+// has its own row i, and both rows of a pair are of one group.
+// NO_BIAS: the sum of b is free. An iteration changes only the coefficient b_k with the largest gain g_k^2 / Q_kk. g_k
+// is the derivative in the direction that lowers the objective.
+// Arguments: ws has W row numbers, and -1 stands for no row. f, b, lo and hi (problems, n) are the gradients,
 // coefficients and bounds of all n rows.
-// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value.
-// It also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
-// At the end delta receives the change of each coefficient by the solve.
+// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
+// also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``. At the
+// end ``delta`` receives the change of each coefficient by the solve.
 #ifndef EACH
 #define EACH 1  // rows of the working set that an item owns
 #endif

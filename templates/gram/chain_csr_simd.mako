@@ -1,13 +1,13 @@
-<%doc>Continue the inner products of CSR row x with UB right-hand rows u of a product K(X, U), in a SIMD kernel:
-  sum[v] += data[e] * u[indices[e]],   over the entries begin <= e < end of the row
-The lanes of sum[v] are the V right-hand rows u from first + v * V on.
-The UB right-hand rows form a block in memory. It has a line of UB numbers for each feature that one of these rows has.
-Line 0 is zero, and serves all other features.
-With DENSE_COLUMNS, most entries meet line 0 and add nothing. So the kernel takes RUN entries at a time. If fewer than
-half of the last RUN entries had a line other than 0, it first lists the next RUN entries with such a line, without
-unpredictable branches. Then it adds only the listed entries.
-Element-wise kernel functions have terms e(x[j], u[j]) in place of products. They also need ``zero_terms``, the sum of
-e(0, u[j]) over the features j of the row's entries, which gram_csr_simd.mako subtracts.
+<%doc>Continue the inner products of one CSR row x with UB rows y_u of U, for a product K(X, U) in a SIMD kernel:
+  sum[v] += data[e] * y_u[indices[e]],   over the entries begin <= e < end of x
+The lanes of sum[v] are the V rows y_u with u = first + v * V, first + v * V + 1, ...
+The UB rows y_u are stored as a block of lines. A line has the UB values of one feature, for each feature that one of
+these rows has. All other features use line 0, which is zero.
+With DENSE_COLUMNS, most entries of x meet line 0 and add nothing. So the kernel takes RUN entries at a time, in one of
+two ways. It can list the entries with a line other than 0, without unpredictable branches, and then add only the listed
+entries. It does this if fewer than half of the last RUN entries had such a line. Otherwise it adds all entries.
+Element-wise kernel functions have terms e(x[j], y_u[j]) in place of products. They also need ``zero_terms``, the sum of
+e(0, y_u[j]) over the features j of the row's entries. gram_csr_simd.mako subtracts this sum.
 </%doc>
 <%def name="add(at, value)">
       global const real *restrict line = block + (size_t)${at} * UB;

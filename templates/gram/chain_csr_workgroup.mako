@@ -1,10 +1,10 @@
-<%doc>Continue the inner product of CSR row x with right-hand row u of a product K(X, U), in a work-group kernel:
-  sum += data[e] * u[indices[e]],   over the entries begin <= e < end of the row
-The kernel that includes this file defines sum, begin and end. A work-item takes one right-hand row u.
-Work-items: a team of UB items takes one row. Local memory holds UB entries of each team's row at a time. All teams loop
-as often as the longest of their rows needs, so that they meet at the same barriers.
-Element-wise kernel functions have terms e(x[j], u[j]) in place of products. They also need ``zero_terms``, the sum of
-e(0, u[j]) over the features j of the row's entries, which gram_csr_workgroup.mako subtracts.
+<%doc>Continue the inner product of a CSR row x with a row y_u of U, for a product K(X, U) in a work-group kernel:
+  sum += data[e] * y_u[indices[e]],   over the entries begin <= e < end of x
+The kernel that includes this file defines sum, begin and end. A work-item takes one row y_u.
+Work-items: a team of UB items takes one row x. Local memory holds UB entries of each team's row at a time. All teams
+loop as often as the longest of their rows needs, so that they meet at the same barriers.
+Element-wise kernel functions have terms e(x[j], y_u[j]) in place of products. They also need ``zero_terms``, the sum of
+e(0, y_u[j]) over the features j of the row's entries. gram_csr_workgroup.mako subtracts this sum.
 </%doc>
 #pragma unroll 1
       for (long done = 0; done < longest; done += UB) {

@@ -1,6 +1,7 @@
-<%doc>Continue the inner products of ``groups`` lane groups x[a] of X with ``columns`` right-hand rows y_u of a product
-K(X, U), in a SIMD kernel:
-  sums[a][u] += x[a][j] * y_u[j],   over the features j < length, in each of the V lanes
+<%doc>Continue the inner products of rows of X with ``columns`` rows y_u of U, for a product K(X, U) in a SIMD kernel:
+  sums[a][u] += x[a][j] * y_u[j],   over the features j < length
+x[a] is one of ``groups`` lane groups of X. It has V rows with interleaved values, so x[a][j] and sums[a][u] are vectors
+of V numbers.
 The argument ``other`` is code for y_u[j], and ``begin`` is code that runs once for each feature j.
 </%doc>
 <%def name="chain(groups, columns, other, begin='')">

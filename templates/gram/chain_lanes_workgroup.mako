@@ -1,11 +1,11 @@
-<%doc>Continue the inner products of rows x_i and right-hand rows y_u of a product K(X, U), in a work-group kernel. The
-rows are in lane groups g of V rows, and the right-hand rows in blocks b of UB rows:
+<%doc>Continue the inner products of rows x_i of X with rows y_u of U, for a product K(X, U) in a work-group kernel. X
+is stored in lane groups g of V rows with interleaved values, and U in blocks b of UB rows:
   component r of k[g][4 * b + v] += x_i[j] * y_u[j],   over the features j < length
-  row i = g * V + 4 * tx + r,   right-hand row u = b * UB + 4 * ty + v,   r, v = 0 .. 3
+  row i = g * V + 4 * tx + r,   row u = b * UB + 4 * ty + v,   r, v = 0 .. 3
 The kernel that includes this file defines k, x, y, tx, ty and length.
-Local memory holds DEPTH features of the rows and of the right-hand rows at a time.
-Values are copied in vectors of four. A feature has ``side`` vectors: GROUPS * NX for rows, and BLOCKS * NY for
-right-hand rows. An item copies LOADS(side) vectors, which are ITEMS / side features apart.
+Local memory holds DEPTH features of the rows x_i and y_u at a time. Values are copied in vectors of four. A feature has
+``side`` such vectors: GROUPS * NX for rows of X, and BLOCKS * NY for rows of U. A work-item copies LOADS(side) vectors,
+which are ITEMS / side features apart.
 </%doc>
 #define LOADS(side) ((DEPTH * (side) + ITEMS - 1) / ITEMS)
 #define FEATURE(r, side) (((r) * ITEMS + lid) / (side))

@@ -1,11 +1,12 @@
-<%doc>Continue the inner products of a tile of a product K(X, U) by matrix units (tensor cores).
-FRAGMENT_FEATURES features j are taken at a time, in their order:
-  k[g][m] += sum_j x_i[j] * y_u[j],   rows x_i of X in the warp's fragment g, rows y_u of U in the warp's fragment m
-SUM_ROW and SUM_VECTOR give the row and the right-hand row of each number of k[g][m].
-Local memory holds DEPTH features of the rows and of the right-hand rows at a time.
-Values are copied in vectors of four. A feature has ``side`` vectors: GROUPS * NX for rows, and BLOCKS * NY for
-right-hand rows. An item copies LOADS(side) vectors, which are ITEMS / side features apart.
-Values are split (high_of, low_of) when they are read from local memory.
+<%doc>Continue the inner products of rows x_i of X with rows y_u of U by matrix units (tensor cores), for a product K(X,
+U):
+  k[g][m] += sum_j x_i[j] * y_u[j],   over FRAGMENT_FEATURES features j at a time, in their order
+A matrix unit multiplies small matrices, called fragments. A warp has fragments g of rows x_i and fragments m of rows
+y_u. SUM_ROW and SUM_VECTOR give the rows i and u of each number of k[g][m].
+Local memory holds DEPTH features of the rows x_i and y_u at a time. Values are copied in vectors of four. A feature has
+``side`` such vectors: GROUPS * NX for rows of X, and BLOCKS * NY for rows of U. A work-item copies LOADS(side) vectors,
+which are ITEMS / side features apart.
+Values are split into high_of + low_of, as the matrix units need, when they are read from local memory.
 </%doc>
 #define LOADS(side) ((DEPTH * (side) + ITEMS - 1) / ITEMS)
 #define FEATURE(r, side) (((r) * ITEMS + lid) / (side))

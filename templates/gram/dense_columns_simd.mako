@@ -1,7 +1,7 @@
 <%doc>Start the sums of a product K(X, U) with the densely stored columns of CSR rows X, in a SIMD kernel:
-  tile[v][r][lane] = sum_j x_r[j] * u[j],   over j < dense_columns, where u is right-hand row first + v * V + lane
-The kernel takes the V rows of a lane group, AT_ONCE rows at a time. A line of the block has the UB values u[j] of a
-feature j, and each line that is read serves AT_ONCE rows.
+  tile[v][r][lane] = sum_j x_r[j] * y_u[j],   over j < dense_columns,   with row u = first + v * V + lane of U
+x_r are V rows of X, which the kernel takes AT_ONCE at a time. The rows y_u are stored as a block of lines. A line has
+the UB values y_u[j] of a feature j, and each line that is read serves AT_ONCE rows x_r.
 </%doc>
 #ifdef DENSE_COLUMNS
 #ifndef AT_ONCE
@@ -13,7 +13,7 @@ feature j, and each line that is read serves AT_ONCE rows.
 #pragma unroll
     for (int r = 0; r < AT_ONCE; ++r) {
 #ifdef LISTED
-      // row 0 stands in for a missing row, whose sums are unused
+      // Read row 0 of X in place of a row that does not exist. Its sums are not used.
       x[r] = dense + (size_t)max(rows[row + r0 + r], 0) * dense_columns;
 #else
       x[r] = dense + (row + r0 + r) * dense_columns;

@@ -1,8 +1,9 @@
 <%doc>Start the sums of a product K(X, U) with the densely stored columns of CSR rows X, in a work-group kernel:
-  tile[r][lane] = sum_j x_r[j] * u[j],   over j < dense_columns, where u is right-hand row ``lane`` of the block
-A team of UB work-items takes SHARE rows, AT_ONCE rows at a time. A line of the block has the UB values u[j] of a
-feature j, and each line that is read serves AT_ONCE rows.
-Consecutive items read consecutive values of a line, and all items read the same value of a row.
+  tile[r][lane] = sum_j x_r[j] * y_u[j],   over j < dense_columns
+The row y_u is row ``lane`` of a block of UB rows of U.
+A team of UB work-items takes SHARE rows x_r, AT_ONCE rows at a time. A line of the block has the UB values y_u[j] of a
+feature j, and each line that is read serves AT_ONCE rows x_r.
+Consecutive items read consecutive values of a line, and all items read the same value of a row x_r.
 </%doc>
 #ifdef DENSE_COLUMNS
 #ifndef AT_ONCE
@@ -14,7 +15,7 @@ Consecutive items read consecutive values of a line, and all items read the same
       real sum[AT_ONCE];
 #pragma unroll
       for (int r = 0; r < AT_ONCE; ++r) {
-        // row 0 stands in for a missing row, whose sums are unused
+        // Read row 0 of X in place of a row that does not exist. Its sums are not used.
         at[r] = (size_t)max(ROW(r0 + r1 + r), 0) * dense_columns;
         sum[r] = 0;
       }

@@ -1,13 +1,14 @@
-<%doc>Define the parameters and macros by which a kernel for a product K(X, U) writes its values. K[u][row] is the value
-of right-hand row u of U and row ``row`` of X. The files finish_*.mako use these macros. Row ``base`` of X has output
+<%doc>Define the parameters and macros with which a kernel writes the values of a product K(X, U). K[u][row] is the
+kernel value of row u of U and row ``row`` of X. The files finish_*.mako use these macros. Row ``base`` of X has output
 index 0.
-STORE: the kernel writes K[u][row] to entry row - base of slot[u] in a store. With SUM, it adds K[u][row] to that entry.
-The store has SLABS buffers of slab_rows slots, and a slot has ld values.
-UPDATE: the kernel adds c[p][row - base] += sum_u D[p][u] * K[u][row] for each problem p.
-c and D hold doubles, or pairs of floats. A row of D has ``capacity`` numbers, and a row of c has n.
-SECTIONS: the panel, the buffer of U, holds several sections of right-hand rows, each with its own array c. Item s of
-the launch's dimension 2 takes section s. Three numbers from count[SECTIONS * s] on are the section's number of
-right-hand rows, its first right-hand row, and the number of its array c.
+STORE: the kernel writes K[u][row] to entry row - base of slot slot[u]. With SUM, it adds K[u][row] to this entry. The
+slots are in SLABS buffers of slab_rows slots each, together called the store. A slot has ld values.
+UPDATE: the kernel adds products of kernel values and factors D to sums c, for each problem p:
+  c[p][row - base] += sum_u D[p][u] * K[u][row]
+c and D hold doubles, or pairs of floats. D[p] has ``capacity`` numbers, and c[p] has n.
+SECTIONS: U is divided into ranges of rows (sections), each with its own array c. Item s of the launch's dimension 2
+takes section s. Three numbers from count[SECTIONS * s] on describe a section: its number of rows, its first row in the
+buffer of U (``panel``), and the number of its array c.
 PAST: if the store is larger than the caches, SIMD kernels write whole cache lines around the caches, so that no cache
 line is read before it is written. NEAR turns PAST off for values that are read soon.
 </%doc>

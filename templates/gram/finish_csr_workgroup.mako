@@ -1,7 +1,7 @@
-<%doc>Turn the sums tile[r][u] = <x_r, y_u> of a work-group kernel into values of K(X, U), for rows x_r and right-hand
-rows y_u. Then store the values, or add their products with D to the sums c (epilogue.mako).
-Row r of the tile is row r0 + r of the lane group. Only right-hand rows u < valid exist.
-An item takes one row and the right-hand rows part, part + PARTS, ...
+<%doc>Turn the sums tile[r][u] = <x_r, y_u> of a work-group kernel into values of K(X, U), for rows x_r of X and y_u
+of U. Then store the values, or add their products with factors D to sums c (epilogue.mako).
+x_r is row r0 + r of the V rows of the work-group. y_u is row u of a block of U, and only the rows u < valid exist.
+An item takes one row x_r and the rows y_u with u = part, part + PARTS, ...
 </%doc>
 #ifdef UPDATE
     for (int p = 0; p < problems; ++p) {

@@ -1,8 +1,8 @@
-<%doc>Turn the sums k[g][4 * b + v] = <x, u> of a work-group kernel into values of K(X, U).
-Then store the values, or add their products with D to the sums c (epilogue.mako).
-Each k[g][...] has four rows x, the rows g * V + 4 * tx .. g * V + 4 * tx + 3 of the tile. u is right-hand row
-u0 + b * UB + 4 * ty + v.
-Values of right-hand rows past the last one become 0, since the kernel function may be infinite there.
+<%doc>Turn the sums k[g][4 * b + v] = <x, y_u> of a work-group kernel into values of K(X, U), for rows x of X and y_u
+of U. Then store the values, or add their products with factors D to sums c (epilogue.mako).
+Each k[g][...] has four rows x: the rows g * V + 4 * tx .. g * V + 4 * tx + 3 of the work-group. The row y_u has the
+number u = u0 + b * UB + 4 * ty + v.
+Values of rows u past the last row of U become 0, since the kernel function may be infinite there.
 </%doc>
 #define VECTOR_OF(q) (u0 + (q) / 4 * UB + ty * 4 + (q) % 4)
 #pragma unroll
@@ -35,8 +35,8 @@ Values of right-hand rows past the last one become 0, since the kernel function 
     }
 #endif
 #ifdef UPDATE
-    // Blocks are added one after another, so that sums have the same bits in tiles of one block and of two.
-    // The loop over problems is the inner one, because compilers otherwise keep the kernel values as wide numbers.
+    // Add the blocks b of U one after another. So a launch with one block at a time gives the same bits as one with
+    // two. The inner loop is over problems, because compilers otherwise store all kernel values as wide numbers.
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g)
 #pragma unroll

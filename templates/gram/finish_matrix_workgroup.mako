@@ -1,9 +1,9 @@
-<%doc>Turn the sums k[g][m][s] = <x, u> of matrix units into values of K(X, U).
-Then store the values, or add their products with D to the sums c (epilogue.mako).
-x is the tile's row ROW_AT(g, s), and u is right-hand row u0 + VECTOR_AT(m, s).
-Values of right-hand rows past the last one become 0, since the kernel function may be infinite there.
+<%doc>Turn the sums k[g][m][s] = <x, y_u> of matrix units into values of K(X, U), for rows x of X and y_u of U. Then
+store the values, or add their products with factors D to sums c (epilogue.mako).
+x is row ROW_AT(g, s) of the work-group's rows. The row y_u has the number u = u0 + VECTOR_AT(m, s).
+Values of rows u past the last row of U become 0, since the kernel function may be infinite there.
 Several warps and items have terms of the same entry of c. These terms are added in local memory, for TOGETHER fragments
-of rows at a time.
+of rows at a time. A fragment is the part of a matrix that one instruction of the matrix units reads.
 </%doc>
 #define ROW_AT(g, s) (along * WARP_ROWS + (g) * FRAGMENT_ROWS + SUM_ROW(lane, s))
 #define VECTOR_AT(m, s) (across * WARP_VECTORS + (m) * FRAGMENT_VECTORS + SUM_VECTOR(lane, s))

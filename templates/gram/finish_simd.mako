@@ -1,8 +1,8 @@
-<%doc>Turn the sums value[u] of a SIMD kernel into values of K(X, U). value[u] has the inner products of V rows x with
-right-hand row u0 + u of U, for u < valid.
-Then store the values, or add their products with D to the sums c (epilogue.mako).
+<%doc>Turn the sums value[u] of a SIMD kernel into values of K(X, U). value[u] has the inner products of V rows of X
+with row u0 + u of U, for u < valid.
+Then store the values, or add their products with factors D to sums c (epilogue.mako).
 </%doc>
-    // The loops are not unrolled: otherwise the constants of the kernel function would not fit the registers.
+    // The loops are not unrolled, because the constants of the kernel function would then not fit into registers.
 #ifdef STORE
     const bool past = PAST;
 #endif

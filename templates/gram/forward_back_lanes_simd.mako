@@ -1,24 +1,25 @@
 <%include file="kernel_function.mako"/>
 <%namespace name="lanes" file="tiles_lanes_simd.mako"/>
 ${lanes.settings()}
-// Compute K(X, U)' H K(X, U) v for several outputs p, in one pass over the rows X, which are in lane groups of V rows.
-// K[u][i] is the kernel value of row u of U and row i of X. v are coefficients of the rows u, and w weights of the rows
-// i. H is the matrix that turns t into r:
+// Compute K(X, U)^T H K(X, U) v for several outputs p, in one pass over the rows X. K[u][i] is the kernel value of row
+// u of U and row i of X, v are coefficients of the rows u, and w are weights of the rows i. H turns t into r:
 //   t[p][i]    = sum_u v[p][u] * K[u][i]
 //   r[p][i]    = w[p][i] * t[p][i],   if ``shares`` is null
-//   r[p][i]    = w[0][i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]) with P[p] = shares[p][i],   otherwise
+//   r[p][i]    = w[0][i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]) with probabilities P[p] = shares[p][i],   otherwise
 //   part[p][u] = sum_i K[u][i] * r[p][i] over the rows i of one work-item
-// The second formula for r multiplies by diag(P) - P P', the Hessian of a loss that couples the outputs. back.cl
+// The second formula for r multiplies by diag(P) - P P^T, the Hessian of a loss that couples the outputs. back.cl
 // computes the same in four kernels. Here, kernel values stay in the caches of one core.
-// A work-item takes BLOCK lane groups, SUB lane groups at a time. It stores their kernel values, SUB * V contiguous
-// values for each u, and reads these once for every four outputs. tiles_lanes_simd.mako says how X and U are read.
+// X is stored in lane groups of V rows, whose values are interleaved (tiles_lanes_simd.mako). A work-item takes BLOCK
+// lane groups, SUB lane groups at a time. It stores their kernel values, SUB * V contiguous values for each u, and
+// reads these once for every four outputs.
 // Arguments: tiles, sums_t, sums_r and parts are memory for K, t, r and part. The argument ``weights`` holds v. With
-// per_output = 0, w has one row for all outputs. absent[i] is 1 for padding rows i, where K may be infinite.
-// Precision: K has the type ``real``. Sums of RUN terms of t, and sums over SUB lane groups for part, have it too.
-// These sums are then added in a wider type, double or pairs of floats.
+// per_output = 0, w has one row for all outputs. absent[i] is 1 for padding rows i, which hold no data and where K may
+// be infinite.
+// Precision: K has the type ``real``. Sums of RUN terms of t have it too, and so have sums over SUB lane groups for
+// part. All sums are then added in a wider type, double or pairs of floats.
 #define to_realv CAT(CAT(convert_, REAL), V)
 
-// Return a vector whose lane i is the sum of the lanes of sums[i], by pairwise sums.
+// Return a vector whose lane i is the sum of all lanes of sums[i]. Neighbouring lanes are added in pairs.
 #ifdef REAL64
 #define LANES CAT(ulong, V)
 #else
@@ -83,7 +84,7 @@ kernel EXPLICIT void forward_back(
           }
 % endfor
 </%lanes:tiles>
-    // zero the values of padding rows and of lane groups past the end
+    // Set to 0 the kernel values of padding rows, which hold no data, and of lane groups past the last one.
     for (int i = 0; i < SUB * V; ++i)
       if (begin + i / V >= end || absent[(size_t)(group0 + begin) * V + i])
         for (int u = 0; u < (total + V - 1) / V * V; ++u) K[(size_t)u * SUB * V + i] = 0;
@@ -95,7 +96,7 @@ kernel EXPLICIT void forward_back(
         const widev weight = loadv(0, w + per_output * p * n + row);
         widev one = loadv(p * SUB + a, t);
         if (shares) one = loadv(0, shares + p * n + row) * (one - mean);
-        // padding rows have weight 0, and t may be infinite there
+        // Rows of padding hold no data and have weight 0. t may be infinite there, and 0 * infinity would be NaN.
         storev(to_realv(select(one * weight, (widev)0.0, isequal(weight, (widev)0.0))), p * SUB + a, r);
       }
     }

@@ -7,23 +7,23 @@
 #ifndef INDEX
 #define INDEX int  // type of a column number (ushort, int)
 #endif
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for a product K(X, U) of CSR
-// rows x_i and right-hand rows y_u. A launch takes the UB right-hand rows u = first .. first + UB - 1, a block of U.
-// The block consists of lines of UB numbers, one line for each feature that one of its right-hand rows has. Line 0 is
-// zero, and serves all other features:
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for a product K(X, U). The
+// rows x_i of X are in CSR. A launch takes a block of UB rows y_u of U, with u = first .. first + UB - 1.
+// The block is divided into lines of UB values. Each feature j that one of the block's rows has gets a line of its own,
+// with the values y_u[j] of the UB rows. All other features share line 0, which is zero:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
-// scatter.cl writes the block, and sets line_of[j] to ``mark`` plus the line of feature j. ``mark`` grows from block to
-// block. So the numbers that earlier blocks left in line_of are at most ``mark``, and give line 0.
+// scatter.cl writes the block, and sets line_of[j] to ``mark`` plus the line of feature j. line_of still has the
+// numbers of earlier blocks. They are at most ``mark``, so that they give line 0.
 // An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over all features j. zero(y_u) is
-// the sum of e(0, y_u[j]) over all features j (zero_sums.mako). s differs from it only at the entries of x_i:
+// the sum of e(0, y_u[j]) over all features (zero_sums.mako). s differs from zero(y_u) only at the entries of x_i:
 //   s = zero(y_u) - sum_j e(0, y_u[j]) + sum_j e(x_i[j], y_u[j]),   over the features j of the entries of x_i
-// A work-item takes V rows, one after another. Each entry of a row is multiplied by the UB values of a line.
-// Then V x V tiles of the sums are transposed, so that the lanes of a vector stand for consecutive rows i.
-// Arguments: indptr, indices and data are the rows in CSR; xx and uu are the squared norms of rows and right-hand rows.
-// For element-wise functions xx and uu are zero(x_i) and zero(y_u) instead.
+// A work-item takes V rows x_i, one after another. Each entry of a row is multiplied by the UB values of a line. Then
+// V x V blocks of the sums are transposed, so that the lanes of a vector stand for consecutive rows i.
+// Arguments: indptr, indices and data are the rows x_i in CSR. xx[i] is |x_i|^2, and uu[u] is |y_u|^2. For element-wise
+// functions, zero(x_i) and zero(y_u) replace the squared norms.
 // DENSE_COLUMNS: the sums start with the columns that are stored densely (dense_columns_simd.mako).
-// SYMMETRIC: the rows X are the right-hand rows themselves. Blocks of values that follow by symmetry are left out, and
-// carry.cl fills them in.
+// SYMMETRIC: X and U are the same rows. Blocks of values that follow by symmetry are left out, and carry.cl fills them
+// in.
 // LISTED: row r of the launch is row rows[r] of X, so that a launch can take a subset of X. Otherwise it is row r of X.
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,

@@ -22,20 +22,20 @@
 #endif
 #define NX (V / RX)  // work-items along the rows of a lane group
 #define ITEMS (NX * GROUPS)
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. An element-wise kernel
-// function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
-// x_i are rows of X in lane groups g of V rows. The values of group g begin at values[at[g]]. The list J of its
-// features begins at columns[columns_at[g]]. With DENSE, J has all features. y_u are the few right-hand rows of a
-// product K(X, U), in the buffer ``panel`` in blocks of UB rows. Quotients are rounded down:
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for rows x_i of X and y_u
+// of U. An element-wise kernel function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
+// X is stored in lane groups g of V rows, whose values are interleaved. The values of group g begin at values[at[g]],
+// and the list J of its features at columns[columns_at[g]]. With DENSE, J has all features. U is in the buffer
+// ``panel``, in blocks of UB rows. With integer divisions:
 //   x_i[J[j]] = values[at[g] + j * V + i % V],   g = i / V
 //   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]
-// With few right-hand rows, reading X is most of the work. So right-hand rows are taken COLUMNS at a time. A value
-// of X is multiplied by the values of all COLUMNS rows while it is in a register.
+// This kernel is for few rows y_u. Reading X is then most of the work. So COLUMNS rows y_u are taken at a time. A value
+// of X is read into a register once, and multiplied by the values of all COLUMNS rows.
 // A work-group takes GROUPS lane groups. It has (V / RX) * GROUPS items, each of which reads RX neighbouring rows of X.
 // Consecutive items read consecutive addresses.
-// Local memory has two buffers, each for DEPTH features of COLUMNS right-hand rows. One is filled while items may still
-// read the other. All items read the same value at the same time.
-// Work-groups along dimension 1 of the launch take different right-hand rows.
+// Local memory has two buffers, each for DEPTH features of COLUMNS rows y_u. One is filled while items may still read
+// the other. All items read the same value at the same time.
+// The work-groups along dimension 1 of the launch take the same rows x_i, and divide the rows y_u among them.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,

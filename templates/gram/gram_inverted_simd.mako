@@ -12,17 +12,18 @@
 #define AHEAD 4  // prefetches run this many entries ahead, since columns of the index are short and scattered
 #define LINES 16  // cache lines of a column that are prefetched at most
 // Compute kernel values S[slot[u]][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for a product K(X, U).
-// The rows x_i of X have an inverted index (invert.cl). The UB right-hand rows y_u, u = first .. first + UB - 1, are in
-// CSR. S is a matrix of kernel values, whose row slot[u] belongs to right-hand row u.
-// X is indexed in blocks b of ``size`` rows. For each feature k, the index lists the rows of block b that have the
-// feature, in ascending order, and their values. They are the entries start + ends[b][k] .. start + ends[b][k + 1] - 1
-// of the index, with start = starts_of[b * size].
+// The rows x_i of X have an inverted index (invert.cl). The UB rows y_u of U, u = first .. first + UB - 1, are in CSR.
+// S is a matrix of kernel values, whose row slot[u] belongs to y_u.
+// The index has blocks b of ``size`` rows of X. For each feature k, it lists the rows of block b that have the feature,
+// in ascending order, with their values. The list has the entries start + ends[b][k] .. start + ends[b][k + 1] - 1 of
+// the index, with start = starts_of[b * size].
 // Three kernels run one after another. The first two sum over features in S, and match replaces these sums by f:
 //   gram   stores the sum of x_i[j] * y_u[j] over the columns j that are stored densely (dense_columns_simd.mako). A
-//     work-item takes V rows. If there are no such columns, the kernel is left out, and match sets the sums to 0.
-//   match  adds x_i[j] * y_u[j] for each CSR entry j of y_u and each row x_i with an entry j, then applies f.
-//     A work-item takes one right-hand row y_u and one block of rows x_i. Its sums stay in the core's cache.
-//   add_weighted  c[p][i] += sum_u D[p][u] * S[slot[u]][i] for each problem p. A work-item takes WEIGHED rows i.
+//     work-item takes V rows x_i. If there are no such columns, this kernel is left out, and match sets the sums to 0.
+//   match  adds x_i[j] * y_u[j] for each CSR entry j of y_u and each row x_i with an entry j, then applies f. A
+//     work-item takes one row y_u and one block of rows x_i. Its sums stay in the core's cache.
+//   add_weighted  c[p][i] += sum_u D[p][u] * S[slot[u]][i] for each problem p, with factors D and sums c. A work-item
+//     takes WEIGHED rows i.
 <%def name="parameters()">\
 const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,
@@ -52,7 +53,7 @@ kernel EXPLICIT void gram(
   }
 }
 
-// Return the first index h .. stop - 1 at which the row number at[index] is at least ``row``, or ``stop`` if there is
+// Return the first index k with h <= k < stop whose row number at[k] is at least ``row``. Return ``stop`` if there is
 // none. Row numbers ascend, so the search is by bisection.
 inline int from_row(global const ushort *restrict at, int h, int stop, const int row) {
   while (h < stop) {
@@ -71,7 +72,7 @@ kernel EXPLICIT void match(
   for (int bit = 1; bit < UB; bit <<= 1) which = 2 * which + ((get_global_id(0) & bit) != 0);
   const int u = first + which;
   if (u >= count[0]) return;
-  // rows low .. high - 1: the whole block, or the part of it within the launch
+  // This item takes the rows low .. high - 1 of X, the part of block b that belongs to the launch.
   const int b = (int)((long)group0 * V / size + get_global_id(0) / UB), begin = b * size;
   const int low = max(begin, group0 * V), high = min(begin + size, (group0 + groups) * V), valid = high - low;
   const int shift = low - begin;

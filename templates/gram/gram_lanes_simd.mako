@@ -2,10 +2,10 @@
 <%include file="epilogue.mako"/>
 <%namespace name="lanes" file="tiles_lanes_simd.mako"/>
 ${lanes.settings()}
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. An element-wise kernel
-// function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
-// x_i are rows of X in lane groups of V rows. y_u are the right-hand rows of a product K(X, U), in the buffer
-// ``panel``. tiles_lanes_simd.mako describes how both are read. Each work-item takes consecutive lane groups.
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for rows x_i of X and y_u
+// of U. An element-wise kernel function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
+// X is stored in lane groups of V rows, whose values are interleaved. U is in the buffer ``panel``.
+// tiles_lanes_simd.mako describes how both are read. Each work-item takes consecutive lane groups.
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,

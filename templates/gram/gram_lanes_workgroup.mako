@@ -4,10 +4,10 @@
 #define UB V
 #endif
 #ifndef GROUPS
-#define GROUPS 1  // lane groups of a tile
+#define GROUPS 1  // lane groups of a block of K
 #endif
 #ifndef BLOCKS
-#define BLOCKS 1  // blocks of right-hand rows of a tile
+#define BLOCKS 1  // blocks of U in a block of K
 #endif
 #ifndef DEPTH
 #define DEPTH 8  // features that local memory holds at a time
@@ -27,20 +27,22 @@ typedef CAT(REAL, 4) four;
 #define VALUE(sum, x2, u2, s) kernel_value((sum).s, (x2).s, u2 KERNEL_ARGUMENTS)
 #define VALUES(sum, x2, u2) \
   (four)(VALUE(sum, x2, u2, s0), VALUE(sum, x2, u2, s1), VALUE(sum, x2, u2, s2), VALUE(sum, x2, u2, s3))
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. An element-wise kernel
-// function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
-// x_i are rows of X in lane groups g of V rows. The values of group g begin at values[at[g]]. The list J of its
-// features begins at columns[columns_at[g]]. With DENSE, J has all features. y_u are the right-hand rows of a product
-// K(X, U), in the buffer ``panel`` in blocks of UB rows. Quotients are rounded down:
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for rows x_i of X and y_u
+// of U. An element-wise kernel function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
+// X is stored in lane groups g of V rows, whose values are interleaved. The values of group g begin at values[at[g]],
+// and the list J of its features at columns[columns_at[g]]. With DENSE, J has all features. U is in the buffer
+// ``panel``, in blocks of UB rows. With integer divisions:
 //   x_i[J[j]] = values[at[g] + j * V + i % V],   g = i / V
 //   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]
-// A work-group takes GROUPS lane groups. It computes tiles of K with GROUPS * V rows and BLOCKS * UB right-hand rows.
-// It has V / 4 * (UB / 4) items. An item owns 4 x 4 values for each pair of lane group and block.
-// Work-groups along dimension 1 of the launch take different right-hand rows. With UPDATE, which adds the values to
-// sums (epilogue.mako), this dimension has size 1.
-// Local memory holds DEPTH features of the rows and of the right-hand rows in each of two buffers. The next features
-// are loaded to registers while the current ones are multiplied.
-// Rows and right-hand rows are read in vectors of four values, and consecutive items read consecutive addresses.
+// A work-group takes GROUPS lane groups, which are GROUPS * V rows x_i. It takes BLOCKS * UB rows y_u at a time, and
+// computes the block of K with these rows. It has (V / 4) * (UB / 4) items. An item owns 4 x 4 values for each lane
+// group and block of U.
+// The work-groups along dimension 1 of the launch take the same rows x_i, and divide the rows y_u among them. With
+// UPDATE, which adds the values to sums (epilogue.mako), this dimension has size 1. One work-group then takes all rows
+// y_u, one block after another.
+// Local memory holds DEPTH features of the rows x_i and y_u in each of two buffers. The next features are loaded to
+// registers while the current ones are multiplied. Values are read in vectors of four, and consecutive items read
+// consecutive addresses.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
@@ -58,8 +60,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
 #ifdef UPDATE
   local wide partial[NY * V];
 #endif
-  // An item copies values of one lane group and of one block of right-hand rows. Past the last lane group or block, it
-  // copies one that exists; its sums are not used.
+  // An item copies values of one lane group of X and of one block of U. Past the last lane group or block, it copies
+  // an existing one, whose sums are not used.
   const int loaded = first + min(lid % (GROUPS * NX) / NX, present - 1);
   global const four *restrict x = (global const four *)(values + at[loaded]) + tx;
 #ifdef DENSE

@@ -4,16 +4,16 @@
 #define UB V
 #endif
 #ifndef GROUPS
-#define GROUPS 2  // lane groups of a tile
+#define GROUPS 2  // lane groups of a block of K
 #endif
 #ifndef BLOCKS
-#define BLOCKS 2  // blocks of right-hand rows of a tile
+#define BLOCKS 2  // blocks of U in a block of K
 #endif
 #ifndef DEPTH
 #define DEPTH 16  // features that local memory holds at a time, a multiple of FRAGMENT_FEATURES
 #endif
 #ifndef WARP_ROWS
-#define WARP_ROWS 32  // rows of a tile that a warp owns; WARP_VECTORS counts its right-hand rows
+#define WARP_ROWS 32  // rows of X in a block of K that a warp owns; WARP_VECTORS counts its rows of U
 #endif
 #ifndef WARP_VECTORS
 #define WARP_VECTORS 64
@@ -27,28 +27,30 @@
 #define NX (V / 4)  // vectors of four values along a lane group, and along a block
 #define NY (UB / 4)
 #define COLUMNS (BLOCKS * UB)
-#define ALONG (GROUPS * V / WARP_ROWS)  // warps along the rows of a tile
+#define ALONG (GROUPS * V / WARP_ROWS)  // warps along the rows of X in a block of K
 #define X_FRAGMENTS (WARP_ROWS / FRAGMENT_ROWS)
 #define U_FRAGMENTS (WARP_VECTORS / FRAGMENT_VECTORS)
 // Define how many vectors local memory has for each feature. A vector holds the feature's values of four rows. The last
-// two vectors are padding. They shift the next feature by 8 banks, so that reading 8 rows of 4 features has no bank
+// two vectors are padding. They shift the next feature by 8 memory banks. So reading 8 rows of 4 features has no
 // conflict among the 32 banks.
 #define X_LINE (GROUPS * NX + 2)
 #define U_LINE (BLOCKS * NY + 2)
 typedef float4 four;
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. x_i are rows of X in dense
-// lane groups g of V rows, which begin at values[at[g]]. y_u are the right-hand rows of a product K(X, U), in the
-// buffer ``panel`` in blocks of UB rows. Quotients are rounded down:
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for rows x_i of X and y_u
+// of U.
+// X is stored in lane groups g of V rows, whose values are interleaved. The values of group g begin at values[at[g]]. U
+// is in the buffer ``panel``, in blocks of UB rows. With d features j, and with integer divisions:
 //   x_i[j] = values[at[g] + j * V + i % V],   g = i / V
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB]
-// Matrix units (${units}) compute the inner products. matrix_norms.cl has computed the squared norms.
-// A work-group takes GROUPS lane groups. It computes tiles of K with GROUPS * V rows and BLOCKS * UB right-hand rows.
-// A warp owns WARP_ROWS x WARP_VECTORS values of a tile.
-// Work-groups along dimension 1 of the launch take different right-hand rows. With UPDATE, which adds the values to
-// sums (epilogue.mako), this dimension has size 1.
-// Local memory holds DEPTH features of the rows and of the right-hand rows in each of two buffers. The next features
-// are loaded to registers while the current ones are multiplied.
-// Rows and right-hand rows are read in vectors of four values, and consecutive items read consecutive addresses.
+// Matrix units (tensor cores, ${units}) compute the inner products. matrix_norms.cl has computed the squared norms.
+// A work-group takes GROUPS lane groups, which are GROUPS * V rows x_i. It takes BLOCKS * UB rows y_u at a time, and
+// computes the block of K with these rows. A warp owns WARP_ROWS x WARP_VECTORS values of a block.
+// The work-groups along dimension 1 of the launch take the same rows x_i, and divide the rows y_u among them. With
+// UPDATE, which adds the values to sums (epilogue.mako), this dimension has size 1. One work-group then takes all rows
+// y_u, one block after another.
+// Local memory holds DEPTH features of the rows x_i and y_u in each of two buffers. The next features are loaded to
+// registers while the current ones are multiplied. Values are read in vectors of four, and consecutive items read
+// consecutive addresses.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const float *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
@@ -64,8 +66,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
 #ifdef STORE
   global real *local to[COLUMNS];  // address of the stored row of each right-hand row
 #endif
-  // An item copies values of one lane group and of one block of right-hand rows. Past the last lane group or block, it
-  // copies one that exists; its sums are not used.
+  // An item copies values of one lane group of X and of one block of U. Past the last lane group or block, it copies
+  // an existing one, whose sums are not used.
   const int loaded = first + min(lid % (GROUPS * NX) / NX, present - 1);
   global const four *restrict x = (global const four *)(values + at[loaded]) + lid % NX;
   for (int u0 = get_group_id(1) * COLUMNS; u0 < total; u0 += get_num_groups(1) * COLUMNS) {

@@ -53,7 +53,7 @@ inline kv exponential(kv x) {
 #endif
   const kv p = fma(q, r * r, r) + NUMBER(1.0);
   const kv y = NUMBERS(BITS(p) + (BITS(t) << MANTISSA));
-  // return 0 below LEAST, infinity above MOST, and NaN for NaN
+  // Return 0 for x < LEAST, infinity for x > MOST, and NaN for NaN.
   return select(select(y, (kv)NUMBER(0.0), isless(x, (kv)LEAST)), x + INFINITY, !islessequal(x, (kv)MOST));
 }
 #else
@@ -77,15 +77,16 @@ inline kv power(kv x, kv y) {
 </%def>\
 % if kernel.element:
 #define ELEMENTWISE
-// Return one term e(x, y) of an element-wise sum s.
+// Return the term e(x, y) of one feature. The kernel function depends on s, the sum of the terms over all features.
 inline kv element(const kv x, const kv y KERNEL_PARAMETERS) {${function_body(kernel.element, "e")}}
 #define ADD_TERM(sum, x, y) ((sum) + element(x, y KERNEL_ARGUMENTS))
 
 inline kv kernel_value(const kv s, const kv xx, const kv yy KERNEL_PARAMETERS) {${function_body(kernel.expression, "f")}}
 % else:
 #ifdef BIT_ROWS
-// Rows of 0 and 1 have a bit for each feature: x and y are words of bits, and the sum is an integer.
-//   <x, y> = number of features that are 1 in both rows
+// Define the inner product of two rows of 0 and 1, which are stored as one bit for each feature. It is the number of
+// features that are 1 in both rows. ADD_TERM counts these features in two words x and y of bits, and adds their number
+// to ``sum``. ``sum`` is an integer in the bits of a variable of type kv.
 #ifdef SIMD
 #define AS_WORD BITS
 #define AS_REAL NUMBERS
@@ -109,7 +110,7 @@ inline kv kernel_value(const kv s, const kv xx, const kv yy KERNEL_PARAMETERS) {
 inline kv kernel_value(const kv sum, const kv xx, const kv yy KERNEL_PARAMETERS) {
   const kv dot = INNER_PRODUCT(sum);
 % if "sqdist" in kernel.expression.names:
-  // set sqdist to 0 where rounding made it negative; no other code does this
+  // Rounding can make the squared distance negative. It is then set to 0.
   const kv sqdist = fmax(xx + yy - (real)2 * dot, (kv)(real)0);
 % endif
 ${function_body(kernel.expression, "f")}}

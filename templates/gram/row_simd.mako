@@ -1,13 +1,15 @@
 <%include file="kernel_function.mako"/>
 <%namespace name="lanes" file="chain_lanes_simd.mako"/>
-// Compute a row of a subproblem's tile Q = K(ws, ws) of a working set ws, when the solver first needs the row:
+// Compute row i of Q when an SMO solver first needs the row. Q = K(ws, ws) has the kernel values among the W rows u_k
+// of a working set ws. With a kernel function f:
 //   Q[i][k] = f(<u_k, u_i>, |u_k|^2, |u_i|^2), or f(s) for an element-wise sum s of terms e(u_k[j], u_i[j])
-//   u_k[j] = panel[((k / V) * d + j) * V + k % V],   with d features j and k / V rounded down
-// f is the kernel function. The buffer ``panel`` holds the rows u_k of the working set, and stays in the core's cache.
+// The rows u_k are in the buffer ``panel``, which stays in the core's cache. With d features j, and with the integer
+// division k / V:
+//   u_k[j] = panel[((k / V) * d + j) * V + k % V]
 // Most coefficients never change, so most rows of Q are never computed. made[i] says whether row i has been computed.
-// Only SIMD-style kernels include this file. There the work-item that solves the subproblem computes the row. It
-// multiplies V contiguous values by one broadcast value at a time. The operations are those of the gram kernels in the
-// same order, so that values have the same bits.
+// Only SIMD-style kernels include this file. In these kernels one work-item solves the problem of the working set, and
+// computes rows of Q too. It multiplies V contiguous values by one broadcast value at a time. The operations are those
+// of the gram kernels in the same order, so that values have the same bits.
 #define ROWS_PARAMETERS , global uchar *restrict made, global const real *restrict panel, global const real *restrict uu, \
     const int d KERNEL_PARAMETERS
 #define ROWS_BEGIN made += (size_t)p * W, panel += (size_t)p * W * d, uu += (size_t)p * W;
@@ -34,14 +36,14 @@ ${lanes.chain(at_a_time, "1", other)}
   }
   for (int k = rows; k < W; ++k) ${to}[k] = 0;  // padding, where the kernel function may have no value
 </%def>\
-// to[k] = Q[i][k]
+// Write to ``to`` the kernel values of row i of a working set with all W rows k of the set: to[k] = Q[i][k]
 OUTLINED void make_row(const int i, const int rows, const int W, global const real *restrict panel,
                        global const real *restrict uu, const int d, global real *restrict to KERNEL_PARAMETERS) {
   global const real *restrict ui = panel + (size_t)(i - i % V) * d + i % V;
 ${values("AT_A_TIME", "(realv)ui[(size_t)j * V]", "(realv)uu[i]", "to")}
 }
 
-// diagonal[k] = Q[k][k]
+// Write to ``diagonal`` the kernel value of each row k of a working set with itself: diagonal[k] = Q[k][k]
 OUTLINED void make_diagonal(const int rows, const int W, global const real *restrict panel,
                             global const real *restrict uu, const int d, local real *restrict diagonal KERNEL_PARAMETERS) {
 ${values("1", "xj[0]", "loadv(at, uu)", "diagonal")}

@@ -1,18 +1,20 @@
-<%doc>Compute the sums of a product K(X, U) in a SIMD kernel, tile by tile: the rows X of the launch's lane groups
-begin .. end - 1 with all right-hand rows U. U is in the buffer ``panel``.
+<%doc>Compute the sums of a product K(X, U) in a SIMD kernel, block by block. X is stored in lane groups g of V rows,
+whose values are interleaved. The kernel takes the lane groups begin .. end - 1 of the launch with all rows y_u of U. U
+is in the buffer ``panel``, in blocks of UB rows. With integer divisions:
   x_i[J[j]] = values[at[g] + j * V + i % V]              contiguous loads of V values of lane group g = i / V
   y_u[k]    = panel[((u / UB) * d + k) * UB + u % UB]    one value at a time, broadcast to V lanes
-Here x_i is row i of X, and y_u is right-hand row u. J[j] is the feature of stored column number j of the lane group.
-The panel is read in parts that stay in the second-level cache. Registers hold the sums of GROUPS lane groups
-and COLUMNS right-hand rows.
-The caller's body receives value[u] for u < valid: the inner products, or element-wise sums, of V rows with right-hand
-row u0 + u. The V rows are lane group ``group`` of the launch and begin at row ``row`` of X. x2 has their squared norms.
+x_i is row i of X. J[j] is the feature of stored column number j of the lane group.
+The panel is read in parts that stay in the second-level cache. Registers hold the sums of GROUPS lane groups and
+COLUMNS rows y_u.
+The caller's body receives value[u] for u < valid: the inner products, or element-wise sums, of V rows x_i with row
+u0 + u of U. The V rows are lane group ``group`` of the launch and begin at row ``row`` of X. x2 has their squared
+norms.
 DENSE: every lane group holds all d features, and ``columns`` is not read.
-CHUNK: tiles take CHUNK features at a time. The first-level cache holds these features of SPAN right-hand rows and
-TALL * GROUPS lane groups. Between chunks the array k holds the sums, so that each value is one sum in the order of the
-features.
-SYMMETRIC: the rows X are the right-hand rows themselves. A lane group leaves out the right-hand rows between the
-launch's first row and the lane group. Their values follow by symmetry, and carry.cl fills them in.
+CHUNK: the kernel takes CHUNK features at a time, for SPAN rows y_u and TALL * GROUPS lane groups. Their values fit in
+the first-level cache. The array k holds the sums from one chunk to the next, so that each value is one sum in the order
+of the features.
+SYMMETRIC: X and U are the same rows. A lane group leaves out the rows y_u from the launch's first row up to its own
+first row. These values follow by symmetry, and carry.cl fills them in.
 </%doc>
 <%def name="settings()">
 #ifndef COLUMNS

@@ -1,7 +1,7 @@
 <%include file="kernel_function.mako"/>
-// Compute zero[i] = sum_j e(0, x_i[j]) over all d columns j of CSR row x_i, with the terms e of an element-wise kernel
-// function. First the terms of the row's entries are added, in the order of the columns. Each other column adds
-// e(0, 0).
+// Compute zero[i] = sum_j e(0, x_i[j]) over all d columns j, where x_i is a CSR row and e is the term of an
+// element-wise kernel function. First the terms of the row's entries are added, in the order of the columns. Each other
+// column adds e(0, 0).
 // Work-items: one for each row i.
 kernel EXPLICIT void zero_sums(global const long *restrict indptr, global const real *restrict data, const int d,
                                global real *restrict zero KERNEL_PARAMETERS) {
