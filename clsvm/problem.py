@@ -5,16 +5,20 @@ A problem has one signed coefficient b_i for each row i; for classification b_i 
     minimise    1/2 b'Kb + q'b + epsilon * sum_i |b_i|
     subject to  lo_i <= b_i <= hi_i for each row i, and a constraint on sums of coefficients (:class:`Constraint`)
 
-K (n, n) is the kernel matrix, and lo <= 0 <= hi. f = K b + q is the gradient without the epsilon term, rho is the
+K (n, n) is the kernel matrix, and lo <= 0 <= hi. f = K b + q is the gradient without the epsilon term. rho is the
 offset, and decision values are K b - rho. The loss of row i in the primal problem is
 
     max(lo_i * (rho - f_i + epsilon), hi_i * (rho - f_i - epsilon), 0)
 
-If the constraint is sum_i b_i = total, the primal problem also has the term - rho * total. epsilon is above 0 only in
-epsilon-SVR. There b_i stands for alpha_i - alpha*_i, and epsilon * |b_i| for epsilon * (alpha_i + alpha*_i).
+If the constraint is sum_i b_i = total, the primal problem also has the term - rho * total.
 
-Crammer and Singer's multiclass SVM has one problem p for each class, with gradients f_pi. There row i of class c, whose
-coefficients have the bound C_i, has the loss C_i * (max_p f_pi - f_ci). The margin is part of f: q_ci = -1.
+In epsilon-SVR b_i stands for alpha_i - alpha*_i, and epsilon * |b_i| for epsilon * (alpha_i + alpha*_i), where alpha_i
+and alpha*_i are the multipliers of errors above and below the tube. In all other problems epsilon is 0.
+
+Crammer and Singer's multiclass SVM has one problem p for each class. Row i has a coefficient b_pi and a gradient f_pi
+in each problem. Let c be the class of row i, and C_i the row's bound. All b_pi are at least -C_i. b_ci is at most C_i,
+and b_pi at most 0 for all other p. q_ci = -1, and q_pi = 0 for all other p, so f already contains the margin. The loss
+of row i is C_i * (max_p f_pi - f_ci).
 """
 
 from __future__ import annotations
@@ -41,14 +45,18 @@ class Constraint(enum.Enum):
     def has_offset(self) -> bool:
         """Return whether the decision functions have offsets that the fit determines.
 
-        An offset is the multiplier of a fixed sum of coefficients over rows. The constraint COUPLED, of Crammer and
-        Singer's SVM, fixes sums over problems instead.
+        An offset is the Lagrange multiplier of a fixed sum of coefficients over rows. The constraint COUPLED, which
+        belongs to Crammer and Singer's SVM, fixes sums over problems instead.
         """
         return self in (Constraint.BIAS, Constraint.SPLIT)
 
     @property
     def groups(self) -> int:
-        """Return the number of groups of rows that have an offset each: 2 for SPLIT, which fixes two sums, else 1."""
+        """Return the number of groups into which a problem's rows are divided, each with its own offset.
+
+        The constraint SPLIT, of nu-SVC and nu-SVR, fixes two sums of coefficients, so it has 2 groups. Other
+        constraints have 1.
+        """
         return 2 if self is Constraint.SPLIT else 1
 
 
@@ -67,7 +75,7 @@ class Problem:
     constraint
         which sums of coefficients are fixed.
     epsilon
-        factor of sum |b_i|: epsilon of epsilon-SVR, else 0.
+        factor of the term sum_i |b_i| over the coefficients b_i: epsilon of epsilon-SVR, else 0.
     start
         feasible coefficients (problems, n); None stands for zeros. The constraint fixes sums of
         coefficients at their values in ``start``.
@@ -86,7 +94,11 @@ class Problem:
 
     @property
     def groups(self) -> int:
-        """Return the number of groups of rows that have an offset each: 2 for SPLIT, which fixes two sums, else 1."""
+        """Return the number of groups into which a problem's rows are divided, each with its own offset.
+
+        The constraint SPLIT, of nu-SVC and nu-SVR, fixes two sums of coefficients, so it has 2 groups. Other
+        constraints have 1.
+        """
         return self.constraint.groups
 
     @property
@@ -98,7 +110,7 @@ class Problem:
     def total(self) -> Vector:
         """Return the sum of the coefficients of each group of rows, (problems, groups).
 
-        The constraint SPLIT divides the rows into two groups; otherwise all rows are one group.
+        The constraint SPLIT, of nu-SVC and nu-SVR, divides the rows into two groups; otherwise all rows are one group.
         """
         start = self.initial
         if self.groups == 1:
@@ -107,9 +119,9 @@ class Problem:
 
     @property
     def group(self) -> NDArray[np.intp]:
-        """Return for each coefficient the index in ``totals`` of the fixed sum that includes it, (problems, n).
+        """Return for each coefficient the index in ``totals`` of the fixed sum that includes the coefficient.
 
-        If no sum is fixed, the index is the number of the coefficient's problem.
+        The result has the shape (problems, n). If no sum is fixed, the index is the number of the problem.
         """
         p = np.arange(self.problems)[:, None]
         match self.constraint:
@@ -136,18 +148,18 @@ class Problem:
         return int(self.q.shape[1])
 
     def embedded(self, rows: NDArray[np.intp], n: int) -> Problem:
-        """Return this problem as a problem over n rows: its row j becomes row ``rows[j]``.
+        """Return this problem as a problem over n rows: row j becomes row ``rows[j]``.
 
-        The remaining rows have lo = hi = 0, so they take no part in the problem.
+        The remaining rows have lo = hi = 0, so their coefficients are 0.
         """
         start = None if self.start is None else _embedded(self.start, rows, n)
         lo, hi, q = (_embedded(values, rows, n) for values in (self.lo, self.hi, self.q))
         return replace(self, lo=lo, hi=hi, q=q, start=start)
 
     def ratio(self, other: Problem) -> float:
-        """Return the sum of hi - lo in ``other``, divided by the sum of hi - lo in this problem.
+        """Return how much wider the bounds of ``other`` are: its sum of hi - lo, divided by that of this problem.
 
-        Both sums count only coefficients that may differ from 0 in both problems. Return 1 without such coefficients.
+        Both sums count only coefficients that may differ from 0 in both problems. If no coefficient may, return 1.
         """
         both = (self.hi > self.lo) & (other.hi > other.lo)
         self_range, other_range = (float((p.hi - p.lo)[both].sum()) for p in (self, other))
@@ -157,14 +169,14 @@ class Problem:
         """Return feasible coefficients (problems, n) near ``b``, from which a solve can start.
 
         If the problem has a ``start``, :func:`filled` brings the coefficients to the same sums as those of ``start``.
-        Without it, the fixed sums are 0. The coefficients are clipped to the bounds, then changed by the constraint:
+        Otherwise the fixed sums are 0. The coefficients are then clipped to the bounds, and changed by the constraint:
 
-        - BIAS, a fixed sum for each problem: the positive or the negative coefficients, whichever have the larger sum,
-          are scaled down;
-        - COUPLED, a fixed sum for each row: the coefficient of the row's own class becomes minus the sum of the row's
-          other coefficients. If it would exceed its bound, the others are scaled down first.
+        - BIAS fixes a sum for each problem. The positive or the negative coefficients, whichever have the larger sum,
+          are scaled down.
+        - COUPLED fixes a sum for each row. The coefficient of the row's own class becomes minus the sum of the row's
+          other coefficients. The others are scaled down first if this sum would exceed the bound.
 
-        Sums that differ from their values by rounding errors stay, so that coefficients at a bound remain there.
+        Sums that are right up to rounding errors stay unchanged, so that coefficients at a bound remain there.
         """
         if self.start is not None:
             totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)
@@ -204,7 +216,7 @@ class Problem:
         COUPLED, which has no offsets.
 
         f: gradients (problems, n).
-        rho: offset of each group of rows, (problems, groups).
+        rho: offsets (problems, groups). A group is the rows whose coefficients have one fixed sum.
         """
         b = np.clip(b, self.lo, self.hi)
         group, distance = self.group, np.abs(f - self.offset(rho))
@@ -221,8 +233,8 @@ class Problem:
     def offset(self, rho: Vector) -> Vector:
         """Return each row's offset in each problem, (problems, n), given the offsets ``rho`` (problems, groups).
 
-        The constraint SPLIT divides the rows into two groups; otherwise all rows are one group. The constraint must not
-        be COUPLED, which has no offsets.
+        A group is the rows that have the same offset. The constraint SPLIT, of nu-SVC and nu-SVR, divides the rows into
+        two groups; otherwise all rows are one group. The constraint must not be COUPLED, which has no offsets.
         """
         return np.asarray(rho.ravel()[self.group])
 
@@ -279,7 +291,7 @@ def filled(b: Vector, hi: Vector, total: float) -> Vector:
     return np.asarray(b + np.diff(np.minimum(np.cumsum(hi - b), missing), prepend=0.0))
 
 
-_SLACK = 1e-12  # a sum of coefficients may differ from its value, or exceed its bounds, by this share: rounding error
+_SLACK = 1e-12  # relative differences up to this size count as rounding errors of coefficients and their sums
 
 
 def _close(total: Vector | float, value: Vector | float) -> Any:
@@ -288,7 +300,7 @@ def _close(total: Vector | float, value: Vector | float) -> Any:
 
 
 def c_svc(signs: Vector, C: Vector, bias: bool = True) -> Problem:
-    """Return the dual of C-SVC (GTSVM, equation 2).
+    """Return the dual of C-SVC (Cotter, Srebro, Keshet 2011, equation 2).
 
     signs: class of each row, +1 or -1, or 0 for a row outside the problem, (problems, n).
     C: upper bound of each row's coefficient |b_i|, (problems, n).
@@ -300,7 +312,10 @@ def c_svc(signs: Vector, C: Vector, bias: bool = True) -> Problem:
 
 
 def crammer_singer(index: NDArray[np.intp], C: Vector, classes: int) -> Problem:
-    """Return the dual of Crammer and Singer's multiclass SVM (GTSVM, equation 4), one coupled problem for each class.
+    """Return the dual of Crammer and Singer's multiclass SVM (Cotter, Srebro, Keshet 2011, equation 4).
+
+    The dual has one problem for each class p, in which row i has the coefficient b_pi. The coefficients of a row add up
+    to 0 over all classes.
 
     index: class number of each row, (n,).
     C: bound of each row, (n,). b_pi >= -C_i for every class p. b_pi <= C_i if p is the class of row i, else b_pi <= 0.
@@ -311,7 +326,10 @@ def crammer_singer(index: NDArray[np.intp], C: Vector, classes: int) -> Problem:
 
 
 def epsilon_svr(y: Vector, C: Vector, epsilon: float, bias: bool = True) -> Problem:
-    """Return the dual of epsilon-SVR, with coefficients b = alpha - alpha*.
+    """Return the dual of epsilon-SVR.
+
+    Its coefficients are b = alpha - alpha*, where alpha and alpha* are the multipliers of errors above and below the
+    tube.
 
     y: targets (n,).
     C: upper bound of each row's coefficient |b_i|, (n,).
@@ -332,10 +350,11 @@ def one_class(nu: float, weights: Vector) -> Problem:
 
 
 def nu_svc(signs: Vector, nu: float, weights: Vector) -> Problem:
-    """Return the dual of nu-SVC for signs (n,), +1 or -1, and weights (n,).
+    """Return the dual of nu-SVC for the classes ``signs`` (n,) of the rows, +1 or -1, and row ``weights`` (n,).
 
-    |b| <= weights, and the sum of |b| over each class is (nu / 2) * sum of weights. Raises ValueError if the weights of
-    a class are too small for this sum. Source: Schoelkopf et al. 2000, with the scaling of LIBSVM.
+    The coefficients b have |b_i| <= weights_i. The sum of |b_i| over each class is (nu / 2) * sum of weights. Raises
+    ValueError if the weights of a class are too small for this sum. Source: Schoelkopf et al. 2000, with the scaling of
+    LIBSVM.
     """
     box, class_sum = signs * weights, nu * weights.sum() / 2
     lo, hi = np.minimum(box, 0), np.maximum(box, 0)

@@ -25,10 +25,10 @@ from clsvm.problem import Subproblem, Vector
 def open_checkpoint(
     options: Options, X: Any, subproblems: Sequence[Subproblem], kernel: Kernel | Precomputed
 ) -> Iterator[Checkpoint | None]:
-    """Yield the checkpoint of a fit in the file ``options.checkpoint``, or None if this option is None.
+    """Yield the checkpoint of a fit in the file ``options.checkpoint``, or None if the user named no file.
 
-    An existing file is read. The file is written when the ``with`` block ends, also if an error or Ctrl-C ends it.
-    Raises CheckpointError as :meth:`Checkpoint.read` does.
+    An existing file is read. When the ``with`` block ends, the file is written, also after an error or Ctrl-C. Raises
+    CheckpointError as :meth:`Checkpoint.read` does.
     """
     if options.checkpoint is None:
         yield None
@@ -45,17 +45,18 @@ def open_checkpoint(
 
 
 class Checkpoint:
-    """Write the coefficients of a fit's subproblems to a file, from which a later fit continues.
+    """Write the coefficients of all dual problems of a fit to a file, from which a later fit continues.
 
-    The file also has digests of the rows, labels, bounds and kernel, so that a fit to other data refuses it. The file
-    is written whole or not at all. Several threads may use one checkpoint.
+    The file also has digests of the rows, labels, bounds and kernel, by which a fit to other data recognises and
+    refuses it. The file is written whole or not at all. Several threads may use one checkpoint.
 
     Attributes
     ----------
     b
-        list of the coefficients (problems, m) of each subproblem over m rows; at first the coefficients to start from.
+        list of the coefficients (problems, m) of each subproblem, which is a dual problem over m rows. At first these
+        are the coefficients from which the fit starts.
     changed
-        whether the file lacks the current coefficients.
+        whether the coefficients changed since the file was written.
     """
 
     VERSION = 2
@@ -101,17 +102,21 @@ class Checkpoint:
         for name, expected in self._digests.items():
             if (found := stored[name]) != expected:
                 words = f" ({found}, expected {expected})" if name == "kernel" else ""
-                raise CheckpointError(f"{self.file} is of another fit: other {name}{words}; name another file, or none")
+                raise CheckpointError(
+                    f"{self.file} was written by a fit with different {name}{words}; pass another file, or none"
+                )
         ends = np.cumsum([one.size for one in self.b])
         if b.shape != (ends[-1],) or b.dtype != np.float64 or not np.isfinite(b).all():
-            raise CheckpointError(f"{self.file} holds coefficients {b.shape} of {b.dtype}, expected ({ends[-1]},)")
+            raise CheckpointError(
+                f"{self.file} has coefficients of shape {b.shape} and dtype {b.dtype}, expected finite float64 "
+                f"of shape ({ends[-1]},)"
+            )
         self.b = [part.reshape(one.shape) for part, one in zip(np.split(b, ends[:-1]), self.b, strict=True)]
 
     def save(self, index: int, b: Vector, every: float = 0.0) -> None:
-        """Keep the coefficients b of the subproblem with the index ``index``.
+        """Store the coefficients b of the subproblem with the index ``index``.
 
-        Write the file if at least ``every`` seconds have passed since it was last written. Raises OSError if this
-        fails.
+        Write the file if it was last written at least ``every`` seconds ago. Raises OSError if writing fails.
         """
         with self._lock:
             self.b[index], self.changed = b.reshape(self.b[index].shape), True
@@ -119,7 +124,7 @@ class Checkpoint:
                 self.write()
 
     def write(self) -> None:
-        """Replace the file by one with the current coefficients. Raises OSError if this fails."""
+        """Replace the file by one with the current coefficients. Raises OSError if writing fails."""
         with self._lock:
             b = np.concatenate([one.ravel() for one in self.b])
             content: dict[str, Any] = {"clsvm_checkpoint": self.VERSION, "b": b, **self._digests}

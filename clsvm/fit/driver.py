@@ -1,13 +1,17 @@
-"""Drive a fit: choose dtype, solver and device for each dual problem ("subproblem") of the fit.
+"""Choose dtype, solver and device for each dual problem of a fit, and solve it.
 
-    for each dtype, float32 first unless the user chose float64, over the subproblems without a final result:
-        small subproblems   many at a time on each device; the host finishes those that stall      solvers/batch.py
-        large subproblems   one after another; those over the same rows share one row cache        prepare.py
-                            the host finishes those of few rows that stall                         host.py
-    if rows are on Dask's workers, or several devices solve one subproblem: rows in shards         sharded.py
+Each dual problem is called a subproblem. Kernel values are first computed in float32, unless the user chose float64.
+Subproblems without a final result in float32 are solved further in float64. In each dtype:
+
+- Small subproblems are solved many at a time on each device (solvers/batch.py).
+- Large subproblems are solved one after another on each device (prepare.py). Subproblems over the same rows share a
+  cache of rows of the kernel matrix.
+- The host finishes subproblems of few rows that stall (host.py).
+- Rows are divided into shards, one on each device, if Dask's workers store them or several devices solve a single
+  subproblem (sharded.py).
 
 The limit max_time, the progress display and the checkpoint are for all subproblems of the fit together. Several devices
-take pieces of the work from one queue. A piece of work is a list of subproblems, each named by its index.
+take pieces of work from one queue. A piece of work is a list of indices of subproblems.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -43,9 +47,9 @@ from clsvm.report import Display, Point, Status
 from clsvm.solvers import batch, certificate
 from clsvm.solvers.result import Result, ended
 
-DTYPES = "float32", "float64"  # a fit computes K in float32 first, then in float64 where that does not suffice
-PIECES = 4  # work is cut into PIECES pieces for each of several devices, so that all end at about the same time
-Devices = Mapping[str, Sequence[Any]]  # dtype -> the chosen devices that support it
+DTYPES = "float32", "float64"  # kernel values are computed in float32 first, then in float64 for problems that need it
+PIECES = 4  # with several devices, work is divided into PIECES pieces for each, so that all end at about the same time
+Devices = Mapping[str, Sequence[Any]]  # the chosen devices that support a dtype, by the dtype's name
 
 
 def solve(
@@ -56,14 +60,16 @@ def solve(
     since: float,
     before: Fitted | None = None,
 ) -> Fitted:
-    """Solve every subproblem over the rows X (n, d); X is K (n, n) if the kernel is precomputed.
+    """Solve the dual problems of a fit, and return the outcome of the fit.
 
-    X: a dense or CSR array (arrays.canonical), or :class:`clsvm.fit.sharded.RemoteRows`.
+    X: rows (n, d) as a dense or CSR array (arrays.canonical), or as :class:`clsvm.fit.sharded.RemoteRows`. With a
+        precomputed kernel, X is the kernel matrix (n, n).
+    subproblems: dual problems, each over all rows or some of them.
     since: perf_counter() at the start of the fit.
-    before: the outcome of other subproblems of this fit over the same rows, or None.
+    before: outcome of subproblems over the same rows that this fit solved earlier, or None.
 
-    Raises ValueError if numbers are too large or memory is too small. Raises CheckpointError if the checkpoint is of
-    another fit.
+    Raises ValueError if numbers are too large or memory is too small. Raises CheckpointError if the checkpoint belongs
+    to another fit.
     """
     with (
         checkpoint.open_checkpoint(options, X, subproblems, kernel) as saved,
@@ -80,12 +86,12 @@ def solve(
 
 
 def _solve(context: FitContext) -> None:
-    """Choose the devices, and solve every subproblem."""
+    """Choose the devices of a fit, and solve every subproblem (dual problem) of the fit."""
     X, options, run, one = context.X, context.options, context.run, len(context.subproblems) == 1
     named = device_list(options.device)
     if sharded.is_remote(X) or (one and len(named) > 1):
         context.shards = True
-        _passes(context, {dtype: [options.device] for dtype in DTYPES})  # sharded.py checks which dtypes devices have
+        _passes(context, {dtype: [options.device] for dtype in DTYPES})  # sharded.py checks what devices support
         return
     profiles = [default_profile(find(device)) for device in named]
     capable = {
@@ -106,10 +112,11 @@ def _solve(context: FitContext) -> None:
 
 
 def _passes(context: FitContext, devices: Devices) -> None:
-    """Solve the subproblems without a final result: first in ``options.dtype``, then in float64.
+    """Solve the subproblems without a final result, first with kernel values in ``options.dtype``, then in float64.
 
-    The second pass takes the subproblems to which the first gave no final result. It uses only the devices that support
-    float64.
+    Float64 is used only for subproblems that still have no final result, and only on devices that support it.
+
+    devices: the chosen devices that support each dtype, by the dtype's name.
     """
     sizes = [len(one.rows) for one in context.subproblems]
     for dtype in DTYPES[DTYPES.index(context.options.dtype) :]:
@@ -123,7 +130,7 @@ def _passes(context: FitContext, devices: Devices) -> None:
             if small and context.seconds_left() > 0:
                 pieces = _small_pieces(sizes, small, len(capable), context.batch_size)
                 _run_on_devices(context, capable, pieces, partial(_solve_small, context, dtype))
-        except (MemoryLimitError, BufferSizeError):  # start again, one subproblem at a time, which takes less memory
+        except (MemoryLimitError, BufferSizeError):  # start again with one subproblem at a time, in less memory
             for index, size in enumerate(sizes):
                 if size <= context.max_batch_rows:
                     context.results.pop(index, None)
@@ -144,9 +151,11 @@ def _run_on_devices(
     pieces: Iterable[list[int]],
     work: Callable[[Worker, Iterator[list[int]]], Generator[None]],
 ) -> None:
-    """Run ``work`` on each device; the devices take ``pieces`` of work from one queue.
+    """Run the function ``work`` for each device. The devices take pieces of work from one queue.
 
-    A piece is a list of indices of subproblems. Only the first device shows its progress.
+    Only the first device shows its progress.
+
+    pieces: the pieces of work, each a list of indices of subproblems.
     """
     run = context.run
     workers = [Worker(context.options.replace(device=one), plan=run.plan) for one in devices]
@@ -159,7 +168,7 @@ def _run_on_devices(
 
 
 def _counts(context: FitContext) -> str:
-    """Return a sentence for the report that says how many subproblems each solver took."""
+    """Return a text for the report that says how many subproblems each solver solved."""
     most, count = context.max_batch_rows, len(context.subproblems)
     large = sum(len(one.rows) > most for one in context.subproblems)
     return f"{count - large} problems of up to {most} rows solved whole, {large} by decomposition"
@@ -168,7 +177,7 @@ def _counts(context: FitContext) -> str:
 def _results(context: FitContext) -> list[Result]:
     """Return the result of each subproblem, in order.
 
-    If max_time ended the fit before a subproblem began, its result holds the coefficients to start from.
+    If max_time ended the fit before a subproblem began, its result has the coefficients from which it would start.
     """
     options = context.options
 
@@ -194,11 +203,11 @@ def _results(context: FitContext) -> list[Result]:
 
 
 def _suits_batch(context: FitContext, profile: Profile) -> bool:
-    """Return whether the batch solver shall solve a fit with a single subproblem, to save kernel launches.
+    """Return whether the batch solver shall solve a fit with a single dual problem, to save OpenCL kernel launches.
 
-    This needs few rows, a device with double precision, and a cache_size that holds all of K. The batch solver ignores
-    the options for layout, working set, duality gap and checkpoint, so they must have their defaults. It cannot solve
-    Crammer and Singer's problem.
+    The batch solver is chosen for few rows on a device with double precision, if cache_size allows to store all of K.
+    It ignores the options for layout, working set, duality gap and checkpoint, so all of these must have their
+    defaults. It cannot solve Crammer and Singer's multiclass SVM.
     """
     (one,), options = context.subproblems, context.options
     if one.problem.constraint is Constraint.COUPLED or profile.wide != "double" or len(one.rows) > profile.batch_rows:
@@ -212,8 +221,8 @@ def _suits_batch(context: FitContext, profile: Profile) -> bool:
 def _batch_limits(devices: Sequence[Any], options: Options) -> tuple[int, int]:
     """Return two limits of the batch solver that hold for all ``devices``.
 
-    The first is the largest number of rows that a subproblem may have on every device. The second is the number of
-    subproblems in a batch that keep every device busy.
+    The first limit is the largest number of rows that a subproblem may have. The second is the smallest number of
+    subproblems in a batch that keeps every device busy.
     """
     with ExitStack() as stack:
         streams = [stack.enter_context(Stream(device, options.memory_limit)) for device in devices]
@@ -223,8 +232,9 @@ def _batch_limits(devices: Sequence[Any], options: Options) -> tuple[int, int]:
 def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) -> list[list[int]]:
     """Divide the subproblems with the indices ``large`` into pieces of work: lists of indices.
 
-    The subproblems over all n rows come first. They are divided into one piece for each device, because the subproblems
-    of a piece share a row cache. Every other subproblem is a piece by itself, and those with most rows come first.
+    The subproblems over all n rows come first. They make one piece for each device, because subproblems of a piece
+    share a cache of rows of the kernel matrix. Each other subproblem is a piece of its own; pieces with most rows come
+    first.
 
     sizes: number of rows of each subproblem.
     """
@@ -236,10 +246,11 @@ def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) 
 def _small_pieces(sizes: Sequence[int], todo: list[int], devices: int, batch_size: int) -> list[list[int]]:
     """Divide the subproblems with the indices ``todo`` into pieces of work, subproblems with most rows first.
 
-    A single device gets one piece. Each of several devices gets up to PIECES pieces, so that all devices end at about
-    the same time. A piece has at least ``batch_size`` subproblems if there are enough.
+    A single device gets one piece. Several devices get up to PIECES pieces each, so that all end at about the same
+    time. If there are enough subproblems, a piece has at least ``batch_size``.
 
     sizes: number of rows of each subproblem.
+    batch_size: number of subproblems that keep a device busy.
     """
     share = -(-len(todo) // devices)
     size = share if devices == 1 else max(-(-len(todo) // (PIECES * devices)), min(batch_size, share))
@@ -248,16 +259,18 @@ def _small_pieces(sizes: Sequence[int], todo: list[int], devices: int, batch_siz
 
 
 def _solve_large(context: FitContext, dtype: str, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
-    """Solve large subproblems one after another, on one device or over shards.
+    """Solve large subproblems one after another, on one device or on several that share the rows.
 
-    The subproblems of a piece of work share their rows and one row cache.
+    The subproblems of a piece of work are over the same rows, and share a cache of rows of the kernel matrix.
+
+    pieces: pieces of work, each a list of indices of subproblems.
     """
     with _device_copy(context, worker) as copied:
         for indices in pieces:
             if len(context.subproblems) > 1 and context.seconds_left() <= 0:
                 break
             some, rows = context.subproblems[indices[0]].rows, context.X
-            # Only more than host.MOST rows come from the device's copy of X: the host may finish smaller subproblems.
+            # The host may have to finish a subproblem of at most host.MOST rows, so its rows come from the host's X.
             if copied is not None and len(some) > host.MOST:
                 rows = copied[some] if len(some) < len(copied) else copied
             elif len(some) < context.X.shape[0] and not context.shards:
@@ -268,10 +281,11 @@ def _solve_large(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
 
 @contextmanager
 def _device_copy(context: FitContext, worker: Worker) -> Iterator[DeviceRows | None]:
-    """Copy X to a discrete GPU and yield the copy if the large subproblems together have more rows than X.
+    """Copy X to a discrete GPU and yield the copy, if the large subproblems together have more rows than X.
 
-    The rows of each subproblem are then laid out from the copy, so that X crosses the bus only once. Yield None on
-    other devices, for shards or a precomputed kernel, and if a copy saves no time or does not fit.
+    The rows of each subproblem are then taken from the copy, so that X is sent to the device only once. Yield None on
+    other devices, for a precomputed kernel, and if each device has only a part of the rows. Yield None also if a copy
+    saves no time or does not fit.
     """
     options, X, kernel = worker.options, context.X, context.kernel
     sizes = [len(one.rows) for one in context.subproblems]
@@ -288,7 +302,8 @@ def _device_copy(context: FitContext, worker: Worker) -> Iterator[DeviceRows | N
 def _solve_same_rows(context: FitContext, dtype: str, worker: Worker, indices: list[int], rows: Any) -> None:
     """Solve the large subproblems with the indices ``indices`` one after another.
 
-    All of them are over the same ``rows``, so they share one layout and one row cache.
+    The subproblems are over the same ``rows``. They share the rows on the device and a cache of rows of the kernel
+    matrix.
     """
     began, whole = perf_counter(), rows.shape[0] == context.X.shape[0]
     kernel, options, plan = context.kernel, worker.options, worker.plan if whole else None
@@ -316,18 +331,19 @@ def _solve_same_rows(context: FitContext, dtype: str, worker: Worker, indices: l
             worker.plan = worker.plan or prepared.plan
 
 
-# Subproblems share one K of all rows only if a row of X takes at least as many bytes as LONG_ROWS kernel values.
-# Subproblems share one K only if their own kernel matrices have at least COMMON_VALUES times as many values as it.
-# Subproblems share one K of all rows only if it takes at most the share K_SHARE of the free memory.
+# Limits for the use of one kernel matrix K of all rows by all small subproblems, which _stored_plan describes.
 LONG_ROWS, COMMON_VALUES, K_SHARE = 128, 1.3, 0.25
-WIDE = 4096  # with more columns of X, the host computes no sample of K, since it would make sparse rows dense
+# If X has more than WIDE columns, the host computes no sample of K, because it would make sparse rows dense for this.
+WIDE = 4096
 
 
 def _solve_small(context: FitContext, dtype: str, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
     """Solve small subproblems on one device.
 
-    Each piece of work is solved as a batch on the device. Then the host finishes the unfinished subproblems of the
-    piece.
+    The device solves the subproblems of a piece of work as a batch. Then the host finishes subproblems of the piece
+    that SMO did not solve well enough.
+
+    pieces: pieces of work, each a list of indices of subproblems.
     """
     if (first := next(pieces, None)) is None:
         return
@@ -347,13 +363,16 @@ def _solve_small(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
 
 
 def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
-    """Return the layout plan for computing K of all rows once, or None if that costs more than it saves.
+    """Return the layout plan for computing the kernel matrix K of all rows once, or None if this saves no time.
 
-    All subproblems then take their kernel values from this K. It is computed only on devices of kernel style "simd"
-    (CPUs), and if three conditions hold. The kernel matrices of the subproblems together have more values than K, rows
-    are long, and K takes a small part of the memory.
+    All subproblems then take their kernel values from K. This is done only on CPUs (kernel style "simd"), and if three
+    conditions hold:
 
-    plans: the layout plan for products with all rows, and the plan for rows that are gathered for a subproblem.
+    - the kernel matrices of all subproblems together have at least COMMON_VALUES times as many values as K
+    - a row of X takes at least as many bytes as LONG_ROWS kernel values
+    - K takes at most the share K_SHARE of the free memory
+
+    plans: two plans for storing rows on the device, one for products with all rows, and one for rows of a subproblem.
     sizes: number of rows of each subproblem.
     """
     if stream.profile.style != "simd":
@@ -361,7 +380,7 @@ def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], 
     n, itemsize = X.shape[0], np.dtype(dtype).itemsize
 
     def cells(plan: Plan) -> float:
-        # The costs omit a hybrid layout without dense columns, because it is CSR. The cost of CSR then holds.
+        # The plan's costs omit the layout "hybrid" if it has no dense columns, because it is then the same as CSR.
         return plan.costs.get(plan.kind, plan.costs.get(CSR.name, np.inf))
 
     gathered_plan = plans[1]
@@ -373,18 +392,19 @@ def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], 
 
 
 class _SmallSolver:
-    """Solve small subproblems on one device in one dtype. A solve starts from the subproblem's last coefficients.
+    """Solve small subproblems on one device in one dtype. Each solve starts from the subproblem's last coefficients.
 
     Attributes
     ----------
     gram
-        operator for products with K, from which the subproblems take their kernel matrices.
+        operator that computes the kernel matrices of the subproblems.
     scale
         largest rounding errors of kernel values, in units of eps (:class:`clsvm.gram.precision.Scales`).
     plan
-        layout of rows that are gathered for a subproblem, None for a precomputed kernel.
+        storage format for the rows of a subproblem on the device, None for a precomputed kernel.
     quick
-        whether the host can store all of K, and computes it faster than it would build an OpenCL program.
+        whether the host can store the kernel matrix of all rows, and computes it faster than it could build an OpenCL
+        program.
     """
 
     def __init__(self, stream: Stream, context: FitContext, worker: Worker, dtype: str, first: list[int]) -> None:
@@ -401,12 +421,12 @@ class _SmallSolver:
             if not in_place and store.needed_bytes(self.gram) <= stream.limit - stream.allocated:
                 self.gram = store.computed(self.gram, tiles=False)
         self.quick = host.computes_quickly(stream, X.shape)
-        self.rows, self.began = 0, perf_counter()  # rows of K so far and start time, for the progress display
+        self.rows, self.began = 0, perf_counter()  # for the progress display: rows of finished solves, and start time
 
     def on_device(self, todo: list[int]) -> None:
-        """Solve the subproblems with the indices ``todo`` as one batch.
+        """Solve the subproblems with the indices ``todo`` on the device.
 
-        A subproblem is left to the host if kernel values are too coarse for tol (:meth:`_needs_host`).
+        If kernel values are too coarse for tol, a subproblem is left to the host (:meth:`_needs_host`).
         """
         context, options, scale = self.context, self.worker.options, self.scale
         capable = [index for index in todo if not self._needs_host(context.subproblems[index].problem)]
@@ -436,10 +456,11 @@ class _SmallSolver:
             self._report_progress(result.violation, index, result.b.shape[1])
 
     def on_host(self, todo: list[int]) -> None:
-        """Finish those of the subproblems with the indices ``todo`` that need the host, and set the status of all.
+        """Finish subproblems on the host, and set the final status of all subproblems with the indices ``todo``.
 
-        A subproblem needs the host if SMO stalled, or if its result is not accurate enough (:func:`host.tol_share`).
-        The status becomes MAX_TIME if time is over, and PRECISION if rounding errors of float64 are too large for tol.
+        The host finishes a subproblem if SMO stalled, or if its result is not accurate enough (:func:`host.tol_share`).
+        The status becomes MAX_TIME if a solve stalled and time is over. It becomes PRECISION if rounding errors of
+        float64 are too large for tol.
         """
         context, options, rounding = self.context, self.worker.options, host.EPS * self.scale.double
         for index in todo:
@@ -459,7 +480,7 @@ class _SmallSolver:
     def _one_on_host(self, index: int, share: float) -> Result:
         """Solve the subproblem with the index ``index`` on the host, from its last coefficients.
 
-        The solve ends at the KKT violation ``share * tol``.
+        The solve ends at a KKT violation of ``share * tol``.
         """
         context, worker, one = self.context, self.worker, self.context.subproblems[index]
         given = context.rows(one.rows), context.kernel, worker.options, worker.plan, self.scale.double
@@ -468,14 +489,17 @@ class _SmallSolver:
         return replace(result, seconds={}, trace=(), **self._description(result.dtype))
 
     def _description(self, dtype: str) -> dict[str, Any]:
-        """Return fields of Result for a solve with kernel values of ``dtype``: precision, device and layout."""
+        """Return the Result fields precision, device and layout for a solve with kernel values of ``dtype``."""
         rows = self.gram.rows
         layout = f"{rows.describe()}, {rows.dtype}"
         return {"precision": dtype, "device": str(self.stream.info), "layout": layout}
 
     @cached_property
     def _double(self) -> Operator | HostBlocks:
-        """Make the object that computes K in float64 for checks: on the host if that is quick, else on the device."""
+        """Make the object that computes kernel values in float64 for checks.
+
+        The object computes kernel values on the host if the host is quick, and otherwise on the device.
+        """
         X, kernel = self.context.X, self.context.kernel
         if self.quick:
             return self._host_blocks
@@ -485,7 +509,10 @@ class _SmallSolver:
 
     @cached_property
     def _host_blocks(self) -> HostBlocks:
-        """Make an object that computes blocks of K on the host. If that is quick, it may compute and store all of K."""
+        """Make an object that computes blocks of the kernel matrix K on the host.
+
+        If the host can compute all of K quickly, the object may compute and store all of K.
+        """
         X, plan = self.context.X, self.worker.plan
         return HostBlocks(X, self.context.kernel, plan.centre if plan else np.zeros(X.shape[1]), self.quick)
 
@@ -497,9 +524,9 @@ class _SmallSolver:
             self.worker.progress(Point(now, steps, index, nan, nan, nan, violation, self.rows))
 
     def _needs_host(self, problem: Problem) -> bool:
-        """Return whether the host shall solve the problem without SMO, because kernel values are too coarse for tol.
+        """Return whether the host shall solve the problem alone, because kernel values are too coarse for tol.
 
-        Return False if the device has no finer dtype, or if the host cannot solve the problem.
+        Return False if the device supports no more precise dtype, or if the host cannot solve the problem.
         """
         dtype, tol = self.gram.rows.dtype, self.worker.options.tol
         insufficient = certificate.precision_insufficient(dtype, self.scale.in_dtype, problem, tol)

@@ -1,8 +1,8 @@
-"""Solve or finish subproblems of few rows on the host.
+"""Solve or finish dual problems over few rows on the host.
 
-The host computes K in float64 and solves by the active set method (solvers/active_set.py). The host takes a subproblem
-if SMO on a device stalls in float32 or takes very long. The result needs no further float64 check, since the gradients
-f are computed from the coefficients in float64.
+The host computes the kernel matrix K in float64 and solves by the active set method (solvers/active_set.py). The host
+takes a problem if SMO on a device stalls or takes very long, or if its result is not accurate enough. The result of the
+host needs no float64 check, because its gradients are computed in float64.
 """
 
 from __future__ import annotations
@@ -28,32 +28,38 @@ from clsvm.solvers import active_set, certificate
 from clsvm.solvers.result import Result, Settings, ended
 from clsvm.threads import check_interrupt
 
-# The host solves problems of at most MOST coefficients, and Crammer and Singer's problem of at most COUPLED.
+# The host solves problems of at most MOST coefficients. For Crammer and Singer's multiclass SVM the limit is COUPLED.
 MOST, COUPLED = 4096, 600
-COPIES = 4  # number of matrices as large as K that a solve needs in memory, in addition to K
-# The host takes over after patience * coefficients + EXTRA_STEPS SMO iterations; the device's profile has ``patience``.
+COPIES = 4  # number of matrices of (coefficients)^2 values that a solve needs in memory, in addition to K
+# After Profile.patience * (number of coefficients) + EXTRA_STEPS SMO iterations, the host takes over from a device.
 EXTRA_STEPS = 4096
-# If a result within tol has a relative gap above COARSE_GAP, the host continues to a KKT violation of FINE_TOL * tol.
+# If SMO converges with a relative duality gap above COARSE_GAP, the host continues to a violation of FINE_TOL * tol.
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
-# If a result within tol has at most FEW_ROWS rows and a relative gap above FEW_COARSE, the host continues.
+# With at most FEW_ROWS rows, the host continues a solve by SMO if the relative duality gap is above FEW_COARSE.
 FEW_ROWS, FEW_COARSE = 256, 1e-5
-SEVERAL = 200  # with more small subproblems than this, solves on the host end at tol even if the duality gap is large
+SEVERAL = 200  # with more than SEVERAL small problems in a fit, the host ends at tol, even if the duality gap is large
 EPS = certificate.EPS
 # K is centred if a row of K has an absolute mean of at least CONSTANT_SHARE * (mean diagonal entry of the centred K).
 CONSTANT_SHARE = 0.25
-QUICK = 1 << 26  # a K of at most so many multiply-adds takes the host less time than building an OpenCL program
-ON_HOST = 1 << 28  # the host leaves a K of more multiply-adds to a device with double precision
+QUICK = 1 << 26  # the host computes a K of at most QUICK multiply-adds faster than it could build an OpenCL program
+ON_HOST = 1 << 28  # a device with double precision computes K if K takes more than ON_HOST multiply-adds
 
 
 def can_solve(stream: Stream, problem: Problem) -> bool:
-    """Return whether the host can solve ``problem``: few coefficients, and matrices within memory_limit."""
+    """Return whether the host can solve ``problem``.
+
+    The problem must have few coefficients, and the matrices of the solve must fit in memory_limit.
+    """
     size, left = problem.q.size, stream.limit - stream.allocated
     most = COUPLED if problem.constraint is Constraint.COUPLED else MOST
     return size <= most and 8 * (problem.n**2 + COPIES * size**2) <= left
 
 
 def computes_quickly(stream: Stream, shape: tuple[int, int]) -> bool:
-    """Return whether the host can compute K of (n, d) rows quickly, and memory_limit allows it to keep K."""
+    """Return whether the host can compute the kernel matrix of n rows quickly, and memory_limit allows to store it.
+
+    shape: number of rows and features (n, d).
+    """
     n, d = shape
     return n <= MOST and n * n * d <= QUICK and 16 * n * n <= stream.limit - stream.allocated
 
@@ -61,16 +67,19 @@ def computes_quickly(stream: Stream, shape: tuple[int, int]) -> bool:
 def tol_share(
     kernel: Kernel | Precomputed, shape: tuple[int, int], found: Result | None, checked: Result | None, quick: bool
 ) -> float | None:
-    """Return the share s if the host shall continue a solve to the KKT violation s * tol, or None if it shall not.
+    """Decide whether the host continues the solve of a device.
 
-    Return 1 if SMO stalled or could not begin. Return 1 also if rounding on the device may exceed tol, but the host
-    computes K more precisely. Return FINE_TOL if a result within tol has a large relative gap and ``quick`` is true.
+    Return a factor s if the host continues: it stops at a KKT violation of s * tol. Otherwise return None.
 
-    shape: (n, d) of the rows.
+    The factor is 1 if SMO stalled or could not begin. It is 1 also if rounding errors on the device may be too large
+    for tol, but the host computes K more precisely. The factor is FINE_TOL, which is below 1, if ``quick`` is true and
+    a result within tol has a large relative duality gap.
+
+    shape: number of rows and features (n, d).
     found: the result of SMO on the device, None if SMO could not begin.
     checked: ``found`` with its status after the check for float64 rounding errors
         (:meth:`Result.with_precision_status`).
-    quick: whether a more accurate result would cost the host little time.
+    quick: whether a more accurate result costs the host little time.
     """
     if found is None or checked is None:
         return 1.0
@@ -81,26 +90,28 @@ def tol_share(
 
 
 def more_precise(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
-    """Return whether K of (n, d) rows is more precise on the host than on a device.
+    """Return whether the host computes the kernel matrix of n rows more precisely than a device.
 
-    That is so for functions of |x - y|: the host computes the differences x - y, so that no digits are lost for rows
-    far from the origin. Return False if this would take too many operations.
+    The host does so for kernel functions of |x - y|. It computes the differences x - y, so that no digits are lost for
+    rows far from the origin. Return False if this takes too many operations.
+
+    shape: number of rows and features (n, d).
     """
     n, d = shape
     return isinstance(kernel, Kernel) and kernel.spec.of_distance and n * n * d <= ON_HOST
 
 
 class KernelValues(NamedTuple):
-    """Hold K (m, m) in float64, perhaps centred.
+    """Hold the kernel matrix of m rows in float64, centred or not.
 
     Attributes
     ----------
     K
-        kernel values (m, m).
+        kernel values (m, m), minus ``shift`` in every row and every column.
     scale
-        rounding error of K in units of eps.
+        rounding error of a kernel value in units of eps.
     shift
-        None, or numbers (m,) if K was centred: the kernel matrix of the rows is K + shift 1' + 1 shift'.
+        numbers (m,) if K was centred, else None. The kernel value of rows i and j is K[i, j] + shift[i] + shift[j].
     """
 
     K: NDArray[np.float64]
@@ -108,30 +119,30 @@ class KernelValues(NamedTuple):
     shift: Vector | None = None
 
     def centred(self, problem: Problem) -> KernelValues:
-        """Return K with its row and column means subtracted, if these are large and the coefficients add up to 0.
+        """Return K with a number subtracted from each row and column, so that all rows have the same mean.
 
-        Centring changes all gradients f of a problem by one constant, which the offset absorbs. Rounding errors become
-        smaller, because a large constant is taken out of K. With a conditionally positive definite function, such as
-        -|x - y|^2, the centred K has no negative eigenvalues.
+        K is centred only if its means are large and the coefficients of ``problem`` add up to 0. Centring then changes
+        all gradients by the same number, which the offset absorbs. Rounding errors become smaller, because a large
+        constant is taken out of K. With a conditionally positive definite kernel function, such as -|x - y|^2, the
+        centred K has no negative eigenvalues.
         """
         if not problem.balanced:
             return self
         means = self.K.mean(axis=1)
-        size = float((self.K.diagonal() - 2 * means + means.mean()).mean())  # the mean of the centred diagonal
+        size = float((self.K.diagonal() - 2 * means + means.mean()).mean())  # mean diagonal entry of the centred K
         if np.abs(means).max() < CONSTANT_SHARE * size:
             return self
-        # Subtract the vector ``shift`` from rows and columns of K. Every row then has the mean ``size``, since a mean
-        # of 0 would make K singular.
+        # Give every row of K the mean ``size`` by this shift. With a mean of 0, the result would be singular.
         shift = means - (means.mean() + size) / 2
         return self._replace(K=self.K - shift[:, None] - shift, shift=shift)
 
 
 class HostFit:
-    """Finish subproblems on the host.
+    """Solve dual problems over the rows X on the host, or finish solves that a device has begun.
 
     X: the rows, or the kernel matrix if the kernel is precomputed.
-    plan: the layout of the rows on the device, None for a precomputed kernel.
-    rounding: the error of the device's float64 kernel values, in units of eps.
+    plan: storage format of the rows on the device, None for a precomputed kernel.
+    rounding: rounding error of the device's float64 kernel values, in units of eps.
     """
 
     def __init__(
@@ -144,9 +155,10 @@ class HostFit:
     def finish(self, problem: Problem, before: Result | None, tol_share: float = 1.0, **asked: Any) -> Result:
         """Solve ``problem`` on the host; the result includes the iterations and seconds of ``before``.
 
-        before: result from whose coefficients the solve starts; None lets it start from ``asked["start"]``.
-        tol_share: the solve ends at the KKT violation tol_share * tol.
-        asked: fields of Settings, whose max_iter and max_time limit this solve alone.
+        before: result from whose coefficients the solve starts. If it is None, the solve starts from
+            ``asked["start"]``.
+        tol_share: the solve ends at a KKT violation of tol_share * tol.
+        asked: fields of Settings. The limits max_iter and max_time are for this solve alone.
         """
         options, began = self._options, perf_counter()
         settings = Settings(options.tol, options.gap_tol, **asked)
@@ -179,7 +191,7 @@ class HostFit:
                 settings.save(best)
             raise
         b, f = found.b, found.f
-        if values.shift is not None:  # centring K by ``shift`` lowered every f of a problem by b'shift
+        if values.shift is not None:  # centring K by ``shift`` lowered every gradient of a problem by b @ shift
             f = f + (b @ values.shift)[:, None]
         at = certificate.evaluate(problem, b, f)
         seconds, primal, dual = perf_counter() - began, float(at.primal.sum()), float(at.dual.sum())
@@ -203,9 +215,10 @@ class HostFit:
         return result.after(before).with_precision_status(EPS * values.scale, options)
 
     def _kernel_values(self, problem: Problem) -> KernelValues:
-        """Return K in float64. If the problem's coefficients add up to 0, large means of K are subtracted.
+        """Return the kernel matrix K in float64. It is centred if the problem's coefficients add up to 0.
 
-        With the linear kernel and dense rows, the mean row is subtracted from X instead, which loses fewer digits.
+        With the linear kernel and dense rows X, the mean row is subtracted from X before K is computed, because this
+        loses fewer digits.
         """
         stream, X, kernel, scale = self._stream, self._X, self._kernel, self._rounding
         if isinstance(kernel, Precomputed) or self._plan is None:
@@ -225,7 +238,7 @@ class HostFit:
                     stream.free(*panel.buffers(), *gram.rows.buffers())
                 certificate.finite(K, kernel)
                 return KernelValues(K, scale).centred(problem)
-            except (MemoryLimitError, BufferSizeError):  # the host computes K below: more time, but less memory
+            except (MemoryLimitError, BufferSizeError):  # the host computes K below, in more time but in less memory
                 pass
         with few_threads(m):
             K = kernel(X)

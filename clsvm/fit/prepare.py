@@ -1,8 +1,8 @@
-"""Prepare rows on a device for solves over them, and run these solves.
+"""Prepare rows on a device, and solve dual problems over them.
 
-Preparing chooses the layout, the precision, and the sizes of working set and row cache. :meth:`PreparedFit.solve`
-solves one subproblem, and hands it to the host if SMO stalls. If rounding errors of float64 are too large for tol, the
-result gets the status PRECISION.
+Preparation chooses the storage format of the rows, the precision of kernel values, and the sizes of working set and row
+cache. :meth:`PreparedFit.solve` solves one problem, and hands it to the host if SMO stalls. If rounding errors of
+float64 are too large for tol, the result gets the status PRECISION.
 """
 
 from collections.abc import Iterator
@@ -34,29 +34,31 @@ from clsvm.solvers.kernel_rows import MIN_WORKING_SET, sizes
 from clsvm.solvers.result import Result, Settings
 
 WHOLE_SHARE = 0.5  # share of the free memory that all of K may take
-SHARED = 0.25  # share of the free memory that a copy of X, the laid-out rows and a solve's arrays may take together
-# The linear term q, and K b at the start, may reach RANGE_SHARE times the device's largest number, so that sums fit.
+# X may be stored twice on the device if both copies and a solve's arrays take at most the share SHARED of free memory.
+SHARED = 0.25
+# No sum overflows if the dual's linear term and K times the start are below this share of the device's largest number.
 RANGE_SHARE = 1e-3
 
 
 class PreparedFit:
-    """Hold rows (or a precomputed K) on a device, with the settings and the row cache that solves over them share.
+    """Hold rows (or a precomputed kernel matrix K) on a device, and solve dual problems over these rows.
 
-    If ``whole`` is true, many solves will follow, so all of K is computed before the first solve if it fits in memory.
-    Raises ValueError if numbers are too large for the dtype or memory is too small.
+    All solves share settings and row cache. Set ``whole`` if many solves will follow. All of K is then computed before
+    the first solve if it fits in memory. Raises ValueError if numbers are too large for the dtype or memory is too
+    small.
 
     Attributes
     ----------
     plan
-        layout of the rows, None for a precomputed kernel.
+        storage format of the rows on the device, None for a precomputed kernel.
     settings
         fields of Settings that all solves have in common.
     reason
-        why working set and row cache have their sizes, in words.
+        text that says why working set and row cache have their sizes.
     is_finest
-        whether the fit's dtype is the most precise one of the device.
+        whether the dtype of the kernel values is the most precise one that the device supports.
     precision
-        how kernel values are computed, in words.
+        text that says how kernel values are computed.
     """
 
     def __init__(
@@ -72,8 +74,8 @@ class PreparedFit:
         self.stream, self._X, self._kernel, self._dtype = stream, X, kernel, dtype
         plan = plan or planned(stream.profile, X, kernel, options)
         if isinstance(X, DeviceRows):
-            stream.reserve(X.nbytes)  # another stream allocated X, so its bytes must be counted here too
-        elif plan and X.shape[0] > host.MOST:  # the host may finish smaller problems, so it keeps their X
+            stream.reserve(X.nbytes)  # another stream allocated X, so X must be counted here too
+        elif plan and X.shape[0] > host.MOST:  # the host may solve smaller problems, and needs their X
             X = on_device(stream, X, plan)
         self.gram, self._scales = products(stream, X, kernel, options, dtype, plan)
         exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_precomputed(X)
@@ -90,7 +92,7 @@ class PreparedFit:
         chosen = sizes(stream, self.gram, options.working_set_size, options.cache_size)
         working_set, self.reason = chosen.working_set, chosen.reason
         if stored and options.working_set_size == "auto":
-            working_set = max(MIN_WORKING_SET, working_set // 2)  # since solves begin near their end
+            working_set = max(MIN_WORKING_SET, working_set // 2)  # because each solve begins near its solution
         self.settings = Settings(
             tol=options.tol,
             gap_tol=options.gap_tol,
@@ -107,11 +109,11 @@ class PreparedFit:
         self._solver: Solver | None = None
 
     def precision_insufficient(self, problem: Problem, tol: float) -> bool:
-        """Return whether the rounding errors of K in this dtype are too large for tol."""
+        """Return whether rounding errors of kernel values in the dtype of this fit are too large for tol."""
         return certificate.precision_insufficient(self._dtype, self.settings.kernel_scale, problem, tol)
 
     def solve_smo(self, problem: Problem, **settings: Any) -> Result:
-        """Solve ``problem`` by SMO; its constraint and shape must be those of the problems solved before.
+        """Solve ``problem`` by SMO. All problems that one PreparedFit solves must have the same constraint and shape.
 
         settings: fields of Settings for this solve alone.
         """
@@ -125,11 +127,12 @@ class PreparedFit:
         return self._solver.run()
 
     def solve(self, problem: Problem, **settings: Any) -> Result | None:
-        """Solve ``problem`` by SMO, and finish it on the host if it has few rows and SMO does not suffice.
+        """Solve ``problem`` with kernel values in the dtype of this fit, or return None if float64 is needed.
 
-        SMO does not suffice if it stalls, takes very many iterations, or ends with a large relative gap. It cannot
-        begin if K in this dtype is too coarse for tol. If the host cannot solve such a problem either, return None: the
-        caller then uses float64.
+        SMO solves the problem, unless kernel values in the dtype are too coarse for tol. With few rows, the host
+        finishes the solve if SMO is left out, stalls, takes very many iterations, or ends with a large relative duality
+        gap. With many rows, the result of SMO is returned. If neither SMO nor the host can solve the problem, None is
+        returned, and the caller solves in float64.
 
         Raises ValueError if targets or weights are near the largest float32, on a device without double precision.
 
@@ -153,14 +156,15 @@ class PreparedFit:
             settings["max_iter"] = most if most < 0 else most - found.steps
         if found is None or host.can_solve(self.stream, problem):
             return self._on_host.finish(problem, found, share, **settings)
-        if found.unfinished(most):  # SMO continues, since K on the host would exceed memory_limit
+        if found.unfinished(most):  # SMO continues, because K on the host would exceed memory_limit
             found = self.solve_smo(problem, **settings | {"start": problem.feasible(found.b)}).after(found)
         return found.with_precision_status(self._double_error, self.settings)
 
     def _check_range(self, problem: Problem, start: Vector | None) -> None:
-        """Raise ValueError unless the linear term q and K times ``start`` are far below the device's largest number.
+        """Raise ValueError if numbers of the problem come near the largest number of the device.
 
-        Without double precision on the device, this is the largest float32.
+        The numbers are the linear term of the dual, and K times the start coefficients. On a device without double
+        precision, the largest number is that of float32.
         """
         initial, size = problem.initial if start is None else start, max(self._scales.in_dtype, self._scales.double)
         weight = float(np.abs(initial).sum(axis=1).max()) * size
@@ -172,9 +176,9 @@ class PreparedFit:
             )
 
     def _host_share(self, found: Result | None, most: int) -> float | None:
-        """Return the share s if the host shall continue the solve to a KKT violation of s * tol, else None.
+        """Return a factor s if the host shall continue the solve to a KKT violation of s * tol, else None.
 
-        found: the result of SMO on the device, from which the host would continue; None if SMO could not begin.
+        found: the result of SMO on the device, from which the host continues; None if SMO could not begin.
         most: the caller's limit on SMO iterations, -1 for no limit.
         """
         checked = found and found.with_precision_status(self._double_error, self.settings)
@@ -185,8 +189,8 @@ class PreparedFit:
     def _disable_units(self, problem: Problem) -> None:
         """Stop using matrix units (tensor cores) if their rounding errors are too large for tol.
 
-        Matrix units can be disabled only before the first solve. A later problem for which their errors are too large
-        is solved by the host or in float64.
+        This is possible only before the first solve. If the errors are too large for a later problem, the host solves
+        the problem, or it is solved in float64.
         """
         gram = self.gram
         if gram.units and not self._solver and self.precision_insufficient(problem, self.settings.tol):
@@ -199,7 +203,7 @@ class PreparedFit:
         return self.stream.peak
 
     def describe(self) -> str:
-        """Return the layout of the rows and the reason for this layout, in words."""
+        """Return a text that names the storage format of the rows on the device, and the reason for it."""
         return self.gram.rows.describe() + (f" ({self.plan.reason})" if self.plan else "")
 
 
@@ -207,7 +211,10 @@ class PreparedFit:
 def on_one_device(
     rows: Any, kernel: Kernel | Precomputed, options: Options, dtype: str, plan: Plan | None
 ) -> Iterator[PreparedFit]:
-    """Open the device of ``options``, and lay out ``rows`` on it by ``plan``, or by a new plan if ``plan`` is None."""
+    """Open the device of ``options``, copy ``rows`` to it, and yield them as a :class:`PreparedFit`.
+
+    plan: storage format of the rows on the device; None chooses one.
+    """
     with Stream(options.device, options.memory_limit) as stream:
         yield PreparedFit(stream, rows, kernel, options, dtype, plan)
 
@@ -215,10 +222,12 @@ def on_one_device(
 def products(
     stream: Stream, X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str, plan: Plan | None
 ) -> tuple[Operator, Scales]:
-    """Return the operator for products with K(X, X), and the rounding errors of K.
+    """Return an operator for products with the kernel matrix K(X, X), and the rounding errors of kernel values.
 
-    The rows X are laid out on the device by ``plan``. If the kernel is precomputed, X is K itself. Raises ValueError if
-    numbers are too large for the dtype or memory is too small.
+    Raises ValueError if numbers are too large for the dtype or memory is too small.
+
+    X: rows, or the kernel matrix itself if the kernel is precomputed.
+    plan: storage format of the rows on the device.
     """
     if isinstance(kernel, Precomputed) or plan is None:
         largest = float(np.abs(X).max())
@@ -232,10 +241,10 @@ def products(
 
 
 def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
-    """Copy X (n, d) to the device and return the copy; return X itself if a copy saves no time or does not fit.
+    """Copy X (n, d) to the device and return the copy. Return X itself if a copy saves no time or does not fit.
 
-    A copy saves time on a device with memory of its own, for a dense layout. Rows that are laid out later, for a
-    float64 check or a subproblem, then need not cross the bus again.
+    Float64 checks and later subproblems use the rows of X on the device again. Without a copy, the rows are sent to
+    the device for each use. A copy saves time on a device with memory of its own, for rows in dense storage.
     """
     if plan.kind != DENSE.name or stream.unified or stream.profile.wide == "pair":
         return X
@@ -249,9 +258,9 @@ def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
 
 
 def planned(profile: Profile, X: Any, kernel: Kernel | Precomputed, options: Options) -> Plan | None:
-    """Return the plan for the layout of X that the options ask for, or None if X is a precomputed K.
+    """Return the plan by which rows X are stored on the device, or None if X is a precomputed kernel matrix.
 
-    Raises ValueError if the kernel function cannot use the layout, or if the layout cannot hold these rows.
+    Raises ValueError if the layout that the options name cannot hold the rows, or if the kernel function cannot use it.
     """
     if isinstance(kernel, Precomputed):
         return None

@@ -33,11 +33,11 @@ class Worker:
     progress
         progress display, or None.
     plan
-        layout of the rows, None for a precomputed kernel.
+        storage format of the rows on the device, None for a precomputed kernel.
     reason
-        why working set and row cache have their sizes, in words.
+        text that says why working set and row cache have their sizes.
     seconds
-        part of the work -> seconds.
+        seconds of each part of the work, by the part's name.
     peak
         largest number of bytes that a device had allocated at a time.
     """
@@ -50,18 +50,21 @@ class Worker:
     peak: int = 0
 
     def lap(self, part: str, since: float) -> None:
-        """Add the seconds since ``since``, a value of perf_counter(), to those of a ``part`` of the work."""
+        """Add the time since ``since``, a value of perf_counter(), to the seconds of a ``part`` of the work."""
         self.add_seconds({part: perf_counter() - since})
 
     def add_seconds(self, seconds: Mapping[str, float], times: int = 1) -> None:
-        """Add ``seconds`` (part of the work -> seconds), divided by ``times``, to the seconds of these parts."""
+        """Add seconds, divided by ``times``, to the seconds of parts of the work.
+
+        seconds: seconds to add for each part, by the part's name.
+        """
         for part, spent in seconds.items():
             self.seconds[part] = self.seconds.get(part, 0.0) + spent / times
 
     def add(self, others: Sequence[Worker]) -> None:
-        """Include the work of ``others``, devices that ran at the same time.
+        """Include the work of other devices, which ran at the same time.
 
-        For each part of the work, the mean of their seconds is added. ``peak`` rises to their largest peak of memory.
+        For each part of the work, the mean of the devices' seconds is added. ``peak`` becomes the largest peak of all.
         """
         for one in others:
             self.plan = self.plan or one.plan
@@ -71,28 +74,28 @@ class Worker:
 
 
 class Fitted:
-    """Hold the outcome of a fit: the results of its subproblems, and the report of the whole fit.
+    """Hold the outcome of a fit: the results of its subproblems, which are dual problems, and the report of the fit.
 
-    The argument ``before`` is the outcome of other subproblems of the same fit, or None. The report and the attributes
-    rho, dual and steps cover those subproblems too, in front of the new ones.
+    The argument ``before`` is the outcome of subproblems that the same fit solved earlier, or None. The report and the
+    attributes rho, dual and steps begin with the earlier subproblems. The attribute ``results`` has only the new ones.
 
     Attributes
     ----------
     results
         result of each subproblem, in order.
     rho
-        offsets (problems, groups), where the rows of a group share an offset.
+        offsets (problems, groups). A group is the rows of a problem that have the same offset.
     dual
-        dual objectives (subproblems,).
+        dual objective of each subproblem, (subproblems,).
     steps
-        SMO iterations (subproblems,).
+        number of SMO iterations of each subproblem, (subproblems,).
     plan
-        layout of the rows, None for a precomputed kernel.
+        storage format of the rows on the device, None for a precomputed kernel.
     """
 
     def __init__(self, results: Sequence[Result], run: Worker, seconds: float, before: Fitted | None = None) -> None:
         self.results, self.run, self.plan, self._seconds = results, run, run.plan, seconds
-        none = np.zeros((0, 0))  # replaces coefficients b and gradients f in ``_all``, to save memory
+        none = np.zeros((0, 0))  # to save memory, this array replaces coefficients and gradients in ``_all``
         self._all, self._reasons = [replace(one, b=none, f=none) for one in results], {run.reason: None}
         if before:
             self._all, self._reasons = before._all + self._all, before._reasons | self._reasons
@@ -149,13 +152,15 @@ class FitContext:
     Attributes
     ----------
     X
-        rows (n, d), or K (n, n) of a precomputed kernel.
+        rows (n, d), or the kernel matrix (n, n) if the kernel is precomputed.
+    subproblems
+        dual problems to solve, each over all rows or some of them.
     since
         perf_counter() at the start of the fit.
     run
         seconds of each part of the work and peak of memory, for all devices together.
     results
-        index of a subproblem -> its result so far.
+        result so far of each subproblem, by the subproblem's index.
     ended
         indices of the subproblems with a final result.
     max_batch_rows
@@ -163,9 +168,10 @@ class FitContext:
     batch_size
         number of subproblems in a batch that keep a device busy.
     few
-        whether small subproblems are so few (host.SEVERAL) that the host may solve them more accurately than tol.
+        whether the fit has at most host.SEVERAL small subproblems. If so, the host may solve them more accurately than
+        tol.
     shards
-        whether the rows are in shards.
+        whether the rows are in shards: divided among several devices, which solve each subproblem together.
     """
 
     X: Any
@@ -188,11 +194,11 @@ class FitContext:
         return np.inf if limit is None else limit - (perf_counter() - self.since)
 
     def steps_left(self, steps: int) -> int:
-        """Return how many further SMO iterations a subproblem may take after ``steps`` of them, -1 for no limit."""
+        """Return how many SMO iterations a subproblem may make after ``steps`` iterations, -1 for no limit."""
         return -1 if self.options.max_iter < 0 else self.options.max_iter - steps
 
     def solve_settings(self, index: int) -> dict[str, Any]:
-        """Return max_iter, max_time, save and save_every of Settings for the next solve of a subproblem.
+        """Return the Settings fields max_iter, max_time, save and save_every for the next solve of a subproblem.
 
         index: index of the subproblem.
         """
@@ -205,14 +211,16 @@ class FitContext:
         }
 
     def rows(self, rows: NDArray[np.intp]) -> Any:
-        """Return the rows of X with the numbers ``rows``, or the kernel values between these rows if X is K."""
+        """Return the rows of X with the numbers ``rows``, or the kernel values among them if X is a kernel matrix."""
         return self.X[np.ix_(rows, rows)] if isinstance(self.kernel, Precomputed) else self.X[rows]
 
     def store(self, index: int, result: Result, last: bool = False) -> None:
-        """Keep the result of the subproblem at ``index``.
+        """Store the result of the subproblem with the index ``index``.
 
-        The result is final if it did not stall, or if no finer dtype is left (``last``). Otherwise the subproblem is
-        solved further in a finer dtype.
+        The result is final if the solve did not stall, or if ``last`` is true. Otherwise the subproblem is solved
+        further, with kernel values in a more precise dtype.
+
+        last: whether the device has no more precise dtype.
         """
         self.results[index] = result
         if last or result.status is not Status.STALLED:

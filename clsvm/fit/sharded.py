@@ -1,4 +1,4 @@
-"""Prepare rows in shards, one shard on each of several devices, for solves over all rows.
+"""Divide rows into shards, one on each of several devices, and solve dual problems over all rows.
 
 The devices belong to this machine (:class:`LocalRows`) or, for example, to Dask's workers (:class:`RemoteRows`).
 """
@@ -31,16 +31,16 @@ from clsvm.solvers.sharded import Shard, Sharded, ShardInfo, WorkingSet, centred
 
 
 class ShardSet(NamedTuple):
-    """Hold rows in shards, laid out for one dtype.
+    """Hold rows that are divided into shards, each on a device, for kernel values of one dtype.
 
     Attributes
     ----------
     shards
         the shards.
     plan
-        layout of the rows in every shard.
+        storage format of the rows, the same on every device.
     finest
-        most precise dtype that all devices have.
+        most precise dtype that all devices support.
     device
         names of the devices.
     """
@@ -57,29 +57,33 @@ class RemoteRows(Protocol):
     Attributes
     ----------
     shape
-        (n, d).
+        number of rows and features (n, d).
     order
-        row number in X of each row of the shards, shard after shard, (n,).
+        row numbers in X, first for all rows of the first shard, then for the second shard, and so on, (n,). A shard is
+        the part of the rows on one device.
     """
 
     shape: tuple[int, int]
     order: NDArray[np.intp]
 
     def lay_out(self, kernel: Kernel, options: Options, dtype: str) -> AbstractContextManager[ShardSet]:
-        """Return a context manager that yields a :class:`ShardSet`: the rows, laid out in shards in ``dtype``."""
+        """Return a context manager that copies the rows to their devices and yields a :class:`ShardSet` of them.
+
+        dtype: dtype of the kernel values.
+        """
 
 
 def is_remote(X: Any) -> TypeGuard[RemoteRows]:
-    """Return whether X is RemoteRows. The test avoids isinstance of a protocol, which would slow down small fits."""
+    """Return whether X is RemoteRows. The test is not isinstance, because that is slow for a protocol."""
     return hasattr(X, "lay_out")
 
 
 @contextmanager
 def in_shards(X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str) -> Iterator[ShardedFit]:
-    """Lay out X in shards, and yield a :class:`ShardedFit` over them.
+    """Divide X into shards, copy each to its device, and yield a :class:`ShardedFit` over them.
 
-    RemoteRows are laid out where they are stored, an array on the devices of ``options``. Raises ValueError for a
-    precomputed kernel.
+    RemoteRows stay on the machines that store them. The rows of an array go to the devices of ``options``. Raises
+    ValueError for a precomputed kernel.
     """
     if isinstance(kernel, Precomputed):
         raise ValueError(
@@ -94,11 +98,13 @@ def in_shards(X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str
 
 
 class ShardedFit:
-    """Solve subproblems over rows in shards, as :class:`prepare.PreparedFit` does over rows on one device.
+    """Solve dual problems over rows that are divided among several devices.
 
-    stream: the device that solves the dual problem of each working set.
-    laid: the shards.
-    home: the rows from which the shards were laid out.
+    :class:`prepare.PreparedFit` does the same for rows on one device.
+
+    stream: the device that solves the dual over each working set.
+    laid: the rows on the devices.
+    home: the rows from which ``laid`` was made.
     """
 
     def __init__(
@@ -117,9 +123,11 @@ class ShardedFit:
         self.precision = dtype
 
     def solve(self, problem: Problem, **settings: Any) -> Result | None:
-        """Solve ``problem``. Return None if K in this dtype is too coarse for tol: the caller then uses float64.
+        """Solve ``problem``, and return its result. Raises ValueError for Crammer and Singer's multiclass SVM.
 
-        settings: fields of Settings for this solve. Raises ValueError for Crammer and Singer's problem.
+        Return None if kernel values in this dtype are too coarse for tol. The caller then solves in float64.
+
+        settings: fields of Settings for this solve.
         """
         if problem.constraint is Constraint.COUPLED:
             raise ValueError("multi_class='crammer_singer' needs one device, got rows on several devices")
@@ -151,13 +159,13 @@ class ShardedFit:
         return max(self._stream.peak, self._shards.peak())
 
     def describe(self) -> str:
-        """Return the layout of the shards in words."""
+        """Return a text with the sizes of the shards and the storage format of their rows."""
         few, many = min(self._shards.sizes), max(self._shards.sizes)
         return f"{len(self._infos)} shards of {few} to {many} rows: {self._infos[0].layout}"
 
 
 class LocalRows:
-    """Divide X (n, d) equally among devices of this machine, a shard for each."""
+    """Divide the rows X (n, d) equally among devices of this machine."""
 
     def __init__(self, X: Data, devices: Sequence[Any]) -> None:
         self._X, self._devices, self.shape, self.order = X, devices, X.shape, np.arange(X.shape[0])

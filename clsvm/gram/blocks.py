@@ -1,19 +1,20 @@
 """Compute products with the kernel matrix K for rows X that exceed the device's memory.
 
 X stays in the host's memory or in a memory-mapped file. :func:`products_of` returns a :class:`Gram` if the device can
-hold all rows. Otherwise it returns a :class:`BlockGram`, which splits X into blocks of rows. Every product lays out all
-blocks on the device, one after another. Both operators compute values of K with the same bits.
+hold all rows. Otherwise it returns a :class:`BlockGram`, which splits X into blocks of rows. Every product copies all
+blocks to the device, one after another, and converts them to the layout of the plan. Both operators compute values of
+K with the same bits.
 
 Every second product takes the blocks from last to first, because the system's page cache still holds the blocks that
-were read last. Blocks are laid out in one of three ways:
+were read last. A block is copied and converted in one of three ways:
 
-    ahead: a thread lays out the next block on its own queue while the caller computes with the current block.
-    in turn: each block is laid out, used and freed before the next one.
-    window: on a device that shares the host's memory, a kernel reads X there and packs one block after another into a
-        single buffer (:class:`Window`).
+    ahead: a thread prepares the next block on its own queue while the caller computes with the current block.
+    in turn: each block is prepared, used and freed before the next one.
+    window: on a device that shares the host's memory, a kernel reads X in the host's memory and writes one block after
+        another into a single buffer (:class:`Window`).
 
-The right-hand rows U of a product K(X, U) are rows of X that a solver selects. They are copied from X into a panel, the
-device buffer of U.
+The right-hand rows U of a product K(X, U) are rows of X that a solver selects. U is copied from X into a device buffer,
+the panel.
 """
 
 import contextlib
@@ -42,44 +43,46 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
 
 Block = tuple[slice, Rows]  # a slice of X and its rows on the device
-# ROWS_SHARE: all rows stay on the device if they and the solver's state take at most this share of the free memory.
-# PLAIN_SHARE: an inverted index is built only if the rows and the index take at most this share of the free memory.
-# SHARE: blocks take at most this share of the free memory, and half of it if a solver also caches rows of K.
-# WORKING_SHARE: share of the free memory that a working set may take if X passes through the device in blocks.
-ROWS_SHARE, PLAIN_SHARE, SHARE, WORKING_SHARE = 0.8, 0.4, 0.5, 0.7
-# bytes of solver state for each row of X: gradient, coefficient, bounds, and indices in working set and row cache
+ROWS_SHARE, PLAIN_SHARE, SHARE, WORKING_SHARE = (
+    0.8,  # ROWS_SHARE: all rows stay on the device if rows and solver state take at most this share of free memory
+    0.4,  # PLAIN_SHARE: an inverted index is built if rows and index take at most this share of the free memory
+    0.5,  # SHARE: share of the free memory for blocks; half as much if a solver also caches rows of K
+    0.7,  # WORKING_SHARE: share of the free memory for a working set if X passes through the device in blocks
+)
+# bytes of solver state for each row of X: gradient, coefficient, bounds, and its indices in working set and row cache
 STATE_BYTES = 56
-BLOCK = 256 << 20  # largest size in bytes of a block of rows, if few passes over X follow
+BLOCK = 256 << 20  # largest size in bytes of a block of rows of X, unless a solve copies X to the device many times
 # UNIFIED: largest size in bytes of a block if many passes over X follow, on a device that shares the host's memory.
 # COPIED: largest size in bytes of a block if many passes over X follow, on a device with its own memory.
 UNIFIED, COPIED = 2 << 20, 64 << 20
-MIN_ROWS = 1280  # blocks limited by UNIFIED may still have this many rows, since with fewer some cores would idle
-# ONE: a pass over X takes this multiple of a block's memory if one block is on the device at a time.
-# TWO: a pass over X takes this multiple of a block's memory if two blocks are on the device at a time.
-# COPY: a pass over X takes this multiple of a block's memory if rows of X must first be copied to the device.
-ONE, TWO, COPY = 1.1, 3, 5
+MIN_ROWS = 1280  # the limit UNIFIED still allows blocks of this many rows, since with fewer rows some cores would idle
+ONE, TWO, COPY = (
+    1.1,  # ONE: memory of a pass over X, in blocks, if one block is on the device at a time
+    3,  # TWO: memory of a pass over X, in blocks, if two blocks are on the device at a time
+    5,  # COPY: memory of a pass over X, in blocks, if rows of X must first be copied to the device
+)
 ROW_OVERHEAD = 16  # bytes of a row's squared norm and of its index in device order
 UNEVEN = 1.5  # a block of sparse rows has at most this many times the entries of an average block of full size
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
-# LAID: cost of laying out one value of a row, in multiply-adds of dense rows.
-# FILLED: cost of laying out one value of a row if a kernel reads the row in host memory (Window).
+# LAID: cost of copying a value of a row to the device and converting it, in multiply-adds of dense rows.
+# FILLED: cost of converting a value of a row that a kernel reads in host memory, in multiply-adds of dense rows.
 LAID, FILLED = 150, 20
-LARGER = 10 * 64  # most bytes that 10 buffers of laid-out rows gain if each size is rounded up to a multiple of 64
-SAMPLE = 64  # memory for right-hand rows is estimated from this many rows of X, those with the most nonzeros
+LARGER = 10 * 64  # bytes by which 10 buffers grow at most if each size is rounded up to a multiple of 64
+SAMPLE = 64  # memory for the rows U of K(X, U) is estimated from this many rows of X with the most nonzeros
 
 
 def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> Operator:
     """Return the operator for products with K over the rows X (n, d).
 
     The operator is a :class:`Gram` if device memory can hold the solver's state and all rows in the layout of ``plan``.
-    Otherwise it is a :class:`BlockGram`. Raises ValueError if memory_limit cannot hold a few blocks of rows. Also
-    raises what layouts.build raises.
+    Otherwise it is a :class:`BlockGram`, through which X passes in blocks. Raises ValueError if memory_limit cannot
+    hold a few blocks of rows. Also raises the exceptions of layouts.build.
     """
     left, n, itemsize = stream.limit - stream.allocated, X.shape[0], np.dtype(dtype).itemsize
     plain = layouts.LAYOUTS[plan.kind].plain
     if plain and n * layouts.row_bytes(plan, X, itemsize) > PLAIN_SHARE * left:
-        plan = replace(plan, kind=plain)  # the row cache makes better use of the memory than a large inverted index
-    # For clustered rows row_bytes is an upper bound, so they are laid out in any case, and their memory is then tested.
+        plan = replace(plan, kind=plain)  # memory is better used for cached rows of K than for a large index
+    # For the layout "clustered" (similar rows together), row_bytes is an upper bound, so rows are stored and measured.
     if not layouts.LAYOUTS[plan.kind].in_order or n * layouts.row_bytes(plan, X, itemsize) <= ROWS_SHARE * left:
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
@@ -91,28 +94,29 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
 
 
 class Streamed:
-    """Lay out X (n, d) block by block. X is dense or CSR, in memory or memory-mapped.
+    """Copy X (n, d) to the device block by block, in the layout of a plan. X is dense or CSR, perhaps memory-mapped.
 
     ``row_extra`` is the number of bytes that the caller allocates for each row of a block. ``again`` says that many
-    passes over X follow. Blocks are then smaller, every second pass takes them from last to first, and rows may be
-    clustered.
+    passes over X follow. With ``again``, blocks are smaller, every second pass takes them from last to first, and rows
+    may be in the layout "clustered", which puts similar rows together.
 
     Attributes
     ----------
     single
-        the layout plan for rows that :meth:`gathered` selects by row number. Blocks have this plan too, unless
+        the storage format of rows that :meth:`gathered` selects by row number. Blocks have this format too, unless
         ``arrangement`` is set.
     arrangement
-        the order of clustered rows, or None for the order of X.
+        the order of the rows in the layout "clustered", or None for the order of X.
     slices
-        the slice of each block, which counts rows in the order of ``arrangement``. A block has at most ``step`` rows.
+        the rows of each block, as a slice of all rows in the order of ``arrangement``. A block has at most ``step``
+        rows.
     share
         largest number of bytes of device memory that a pass over X takes.
     near
         whether kernels read rows of X directly in the host's memory.
     ahead
-        whether a thread lays out the next block while the caller uses the current one. It does so unless ``near`` is
-        true, X is one block, memory is too small for two blocks, or the device is simulated.
+        whether a thread prepares the next block while the caller uses the current one. ``ahead`` is false if ``near``
+        is true, if X is one block, if memory is too small for two blocks, or if the device is simulated.
     """
 
     def __init__(
@@ -129,7 +133,7 @@ class Streamed:
             most = max(UNIFIED, MIN_ROWS * row) if stream.unified else COPIED
         self.arrangement: Arrangement | None = None
         if again and near and plan.kind == CLUSTERED.name:
-            # the rows keep the order of X if clustering them would exceed the memory budget
+            # rows keep the order of X if sorting them into clusters of similar rows would exceed the memory budget
             with contextlib.suppress(MemoryLimitError), stream.tentative():
                 self.arrangement = CLUSTERED.arranged(stream, X, plan, dtype)
         self._plan = plan if self.arrangement else self.single
@@ -156,11 +160,11 @@ class Streamed:
         return self.slices[::-1] if self._again and self._passes % 2 == 0 else self.slices
 
     def passing(self) -> AbstractContextManager[Iterator[Block]]:
-        """Return a context with an iterator that makes one pass over X and yields each block's slice and laid-out rows.
+        """Return a context with an iterator over the blocks of X, which yields each block's slice and its device rows.
 
         Requesting the next block frees the current block, and all buffers that the caller made since it got the block.
         The caller must first wait until its queue is idle. Leaving the context, also by an error or Ctrl-C, frees all
-        buffers and ends the thread that lays out blocks.
+        buffers and ends the thread that prepares blocks.
 
         Iterating raises ValueError if memory_limit is too small or a file was truncated, DeviceError and MemoryError.
         """
@@ -173,7 +177,7 @@ class Streamed:
                     yield rows, self.lay_out(self.stream, rows)
 
     def _laid_ahead(self) -> Generator[Block, None, None]:
-        """Yield the slice and the laid-out rows of each block. A worker thread lays out blocks on a second stream.
+        """Yield the slice of each block and its rows on the device. A worker thread copies blocks on a second stream.
 
         The caller's thread uses the second stream only while the worker thread is idle.
         """
@@ -190,7 +194,7 @@ class Streamed:
                 coming = worker.submit(fetched, slices[0])
                 for rows, following in zip(slices, [*slices[1:], None], strict=True):
                     if os.getpid() != process:
-                        words = "a process that was forked during a pass over X cannot go on with the pass"
+                        words = "a process that was forked while X was being read cannot continue the fit or prediction"
                         raise DeviceError(f"{words}: the thread that reads X runs in the parent process only")
                     made = coming.result()
                     if used is not None:
@@ -203,8 +207,7 @@ class Streamed:
             finally:
                 # Wait until the worker thread is idle, because the buffers that it fills are freed next.
                 # Leaving the executor's context may not wait: before Python 3.13, Ctrl-C can mark a thread as ended.
-                # Threads do not survive a fork, so a forked process has no worker thread to wait for.
-                if os.getpid() == process:
+                if os.getpid() == process:  # a forked process has no worker thread
                     worker.submit(int).result()
 
     def check_files(self) -> None:
@@ -213,7 +216,7 @@ class Streamed:
             arrays.check_file(file, size)
 
     def lay_out(self, stream: Stream, rows: slice) -> Rows:
-        """Lay out the slice ``rows`` of X as one block on ``stream``. The caller frees the block's buffers."""
+        """Store the slice ``rows`` of X as one block on the device. The caller frees the block's buffers."""
         self.check_files()
         if self.arrangement:
             return CLUSTERED.build_part(stream, self.X, self._plan, self.dtype, self.arrangement, rows)
@@ -223,7 +226,7 @@ class Streamed:
         return layouts.build(stream, X, self._plan, self.dtype)
 
     def gathered(self, ids: NDArray[np.int32]) -> Rows:
-        """Lay out the rows with the row numbers ``ids`` on the device, as a set of rows separate from the blocks."""
+        """Store the rows with the row numbers ``ids`` on the device, in buffers separate from the blocks of X."""
         self.check_files()
         return layouts.build(self.stream, self.X[ids], self.single, self.dtype)
 
@@ -231,7 +234,7 @@ class Streamed:
 def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice]:
     """Yield slices that divide ``n`` rows into runs of at most ``step`` consecutive rows.
 
-    A slice whose rows have far more entries than average is cut shorter. cells[i] is the number of entries in the rows
+    A slice is shorter if its rows have far more entries than average. cells[i] is the number of entries in the rows
     before row i, and cells[n] the number in all rows. None means that all rows have equally many entries.
     """
     first = 0
@@ -246,34 +249,35 @@ def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice
 
 
 class Window:
-    """Pack dense rows of X into lane groups, each V rows side by side. The packing kernel reads X in host memory.
+    """Copy dense rows of X into lane groups by a kernel that reads X in the host's memory.
 
-    :meth:`passing` packs one block of X after another into the same buffer, the window. :meth:`gather` packs single
+    A lane group is V rows with interleaved values.
+
+    :meth:`passing` copies one block of X after another into the same buffer, the window. :meth:`gather` copies single
     rows into a panel, the buffer of the right-hand rows U of a product K(X, U). ``rows`` holds the squared norms of all
-    rows of X, and the order in which rows are packed.
+    rows of X, and the order in which rows are copied.
     """
 
     def __init__(self, passing: Streamed, rows: Rows, centre: NDArray[np.float64]) -> None:
         self._passing, self._rows, self._stream = passing, rows, passing.stream
         arranged, V, slices = passing.arrangement, rows.lanes, passing.slices
         lengths = arranged.groups[0] if arranged else np.full(rows.n_pad // V, rows.d)
-        before = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]) * V  # stored values before each lane group
+        before = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]) * V  # values before each V rows
         groups = [range(some.start // V, -(-some.stop // V)) for some in slices]
-        # _cells[g]: number of stored values of the block whose first lane group is g
+        # _cells[g]: number of stored values of the block whose first lane group (V rows) has the index g
         self._cells = {of.start: int(before[of.stop] - before[of.start]) for of in groups}
         at = np.concatenate([before[of.start : of.stop] - before[of.start] for of in groups])
-        # Kernels read these arrays in host memory: the order of the rows, and where each lane group's values begin.
-        # For clustered rows, two more arrays list the columns of each lane group.
+        # Arrays that kernels read in host memory: order of rows, start of each V rows' values, and their columns.
         self._where = [_aligned(one) for one in (rows.order, at, *(arranged.groups[1:] if arranged else ()))]
         self._packer = Packer(passing.stream, passing.X.dtype, rows.dtype, centre)
         self._panel_at: dict[int, Buffer] = {}
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[tuple[Rows, Iterator[range]]]:
-        """Return a context with the Rows of all of X, and with an iterator that packs one block of X after another.
+        """Return a context with the Rows of all of X, and with an iterator that copies one block of X after another.
 
-        The blocks are packed into the window, a buffer for one block that is freed when the context ends. For each
-        block, the iterator yields the indices of the lane groups (V rows each) that the window then holds.
+        Blocks are copied into the window, a buffer for one block. The window is freed when the context ends. For each
+        block, the iterator yields the indices of the lane groups (V rows each) that the window holds.
         """
         stream, X, rows, itemsize = self._stream, self._passing.X, self._rows, self._passing.itemsize
         n, d = X.shape
@@ -295,9 +299,9 @@ class Window:
             yield LaneRows(**vars(rows), parts=(part,), at=where), blocks()
 
     def gather(self, panel: Panel, ids: Buffer) -> None:
-        """Copy rows of X into a panel, the buffer of the right-hand rows of a product, in lane groups of V rows.
+        """Copy rows of X into a panel, the buffer of the rows U of products K(X, U).
 
-        The int32 buffer ``ids`` holds a row number of X for each place in the panel; -1 gives a zero row.
+        The int32 buffer ``ids`` holds a row number of X for each place in the panel. -1 gives a zero row.
         """
         stream, (n, d), groups = self._stream, self._passing.X.shape, range(panel.capacity // panel.width)
         if panel.capacity not in self._panel_at:
@@ -320,25 +324,25 @@ def _aligned(array: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass
 class Fetched:
-    """Describe the rows of X with which a panel, the buffer of right-hand rows, was filled.
+    """Describe the rows of X with which a panel, the buffer of the rows U of products K(X, U), was filled.
 
     The rows are copied into the panel in one of two ways:
 
-        laid out: the rows are first laid out on the device. In the CSR layout these laid-out rows stay there, because
-            every product copies them into the panel again.
-        packed: a :class:`Window` packs the rows into the panel directly.
+        by a copy on the device: the host copies the rows to the device, and a kernel copies them into the panel. CSR
+            rows stay on the device, because every product copies them into the panel again.
+        directly: a kernel reads the rows in the host's memory (:class:`Window`).
 
     Attributes
     ----------
     at
-        buffer with a number for each place in the panel: the position of a row among the laid-out rows, or the row
-        number in X of a packed row. -1 means a zero row.
+        buffer with a number for each place in the panel, -1 for a zero row. If the rows are copied directly, it is the
+        row number in X. Otherwise it is the position of the row in the copy on the device.
     count
-        number of right-hand rows in the panel.
+        number of rows in the panel.
     ids
-        ascending row numbers in X of the laid-out rows that stay on the device; None if none stay.
+        ascending row numbers in X of the rows that stay on the device; None if no rows stay.
     gram
-        operator over the laid-out rows that stay on the device; None if none stay.
+        operator over the rows that stay on the device; None if no rows stay.
     """
 
     at: Buffer
@@ -348,7 +352,7 @@ class Fetched:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return the buffers to free with the panel: ``at``, and the buffers of the rows of ``gram``."""
+        """Return the buffers to free with the panel: ``at``, and the buffers of the rows that stay on the device."""
         return (self.at, *self.gram.buffers()) if self.gram else (self.at,)
 
 
@@ -360,7 +364,7 @@ class BlockGram(Operator):
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> None:
         self.stream, self.kernel = stream, kernel
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
-        # _rows_stay: whether right-hand rows stay laid out on the device (CSR), since each product copies them again
+        # _rows_stay: whether right-hand rows stay on the device in CSR, since each product copies them again
         self._rows_stay = not layouts.LAYOUTS[streamed.single.kind].shared
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
@@ -374,7 +378,7 @@ class BlockGram(Operator):
         self._share = streamed.share
         stream.reserve(self._share)
         self._window: Window | None = None
-        # A Window's kernel packs rows from host memory and subtracts the centre, for which the device needs float64.
+        # The kernel of class Window subtracts a float64 vector from rows in host memory, so the device needs float64.
         near = not self._rows_stay and streamed.near and not stream.profile.lacks("float64")
         self.rows = self._first_pass(FILLED if near else LAID)
         if near:
@@ -383,8 +387,9 @@ class BlockGram(Operator):
     def _first_pass(self, laid: float) -> Rows:
         """Make a first pass over the blocks of X, and return one :class:`Rows` that describes all rows.
 
-        The result has the squared norms of all rows, costs averaged over them, and the cost of laying out a row in a
-        later pass. ``laid`` is the cost of laying out one value, in multiply-adds of dense rows.
+        The result holds the squared norms of all rows and the average costs of a value of K. It also holds the cost of
+        copying a row to the device in a later pass. ``laid`` is the cost of copying one value of a row, in
+        multiply-adds of dense rows.
         """
         norms: list[NDArray[Any]] = []
         laid_out: list[Rows] = []
@@ -407,8 +412,8 @@ class BlockGram(Operator):
         """Call ``work(gram, groups, base)`` for each block of X.
 
         ``gram`` is a Gram of the block or of all rows. ``groups`` are the indices of the block's lane groups (V rows
-        each) in ``gram``. Row i of X is row i + base of ``gram``. For a Gram of all rows ``base`` is 0. For a Gram of
-        the block that begins at row b it is -b. Buffers that ``work`` makes are freed after each block.
+        each) in ``gram``. Row i of X is row i + base of ``gram``: ``base`` is 0 for a Gram of all rows, and -b for a
+        Gram of the block that begins at row b. Buffers that ``work`` makes are freed after each block.
         """
         with self.unreserved():
             if self._window:
@@ -426,14 +431,14 @@ class BlockGram(Operator):
         return self.stream.unreserved(self._share)
 
     def _fetch(self, ids: NDArray[np.int32]) -> Gram:
-        """Lay out the rows with the row numbers ``ids`` on the device, and return the operator over them."""
+        """Store the rows with the row numbers ``ids`` on the device, and return the operator over these rows."""
         return Gram(self.stream, self._streamed.gathered(ids), self.kernel, self._slots)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
         """Return an empty panel, a buffer with room for ``capacity`` or more right-hand rows U of a product K(X, U).
 
-        Set ``square`` if :meth:`tile` or :meth:`between` will compute K between right-hand rows of the panel. In the
-        CSR layout, memory for the laid-out rows U is allocated too, since every product copies them again.
+        Set ``square`` if :meth:`tile` or :meth:`between` will compute kernel values between rows of the panel. If rows
+        are in CSR, memory for a device copy of U is allocated too, since every product copies U into the panel again.
         """
         with self.stream.tentative():
             made = self._few.panel(capacity, square)
@@ -447,7 +452,7 @@ class BlockGram(Operator):
         return made
 
     def panel_bytes(self, capacity: int) -> int:
-        """Return an upper bound, in bytes, of the memory that :meth:`panel` takes for ``capacity`` right-hand rows."""
+        """Return an upper bound, in bytes, of the memory that :meth:`panel` takes for ``capacity`` rows."""
         nbytes = self._few.panel_bytes(capacity) + 8 * capacity
         if not self._rows_stay:
             return nbytes
@@ -462,10 +467,10 @@ class BlockGram(Operator):
         return self._few.row_source(panel)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """Fill a panel, the buffer of right-hand rows, with the rows of X at the positions rows[0 .. count - 1].
+        """Fill a panel, the buffer of the rows U of K(X, U), with the rows of X at the positions rows[0 .. count - 1].
 
-        The host reads the positions from the device. Then it lays out these rows of X on the device, or a
-        :class:`Window` packs them.
+        The host reads the positions from the device. The rows at the positions are then copied to the device, or a
+        kernel reads the rows in the host's memory (:class:`Window`).
         """
         stream, fetched = self.stream, panel.fetched
         fetched.count = number = min(int(stream.read(count, np.int32, 1)[0]), panel.capacity)
@@ -473,18 +478,18 @@ class BlockGram(Operator):
         wanted[:number] = np.where(places >= 0, self.rows.order[places], -1)
         ids = np.unique(wanted[wanted >= 0])
         if self._rows_stay:
-            # nothing is fetched if all wanted rows are still laid out on the device
+            # copy no rows if the device still has all wanted rows
             if not np.isin(ids, fetched.ids, assume_unique=True).all():
                 stream.finish()
                 stream.free(*fetched.gram.buffers())
-                fetched.ids, fetched.gram = ids[:0], None  # forget the freed Gram, since laying out may fail
+                fetched.ids, fetched.gram = ids[:0], None  # forget the freed Gram, since the copy may fail
                 fetched.ids, fetched.gram = ids, self._fetch(ids)
             self._gather(panel, fetched.gram, fetched.ids, wanted, count)
         elif self._window and panel.width == self.rows.lanes:
             stream.write(fetched.at, wanted)
             self._window.gather(panel, fetched.at)
         else:
-            # Lay out at least one row, because only the call that copies rows sets the panel's other places to zero.
+            # Copy at least one row, because only a call that copies rows sets the other rows of ``panel`` to zero.
             ids = ids if len(ids) else self._longest[:1]
             step = max(SAMPLE, self._share // self._row)
             with self.unreserved():
@@ -496,7 +501,7 @@ class BlockGram(Operator):
     def _gather(
         self, panel: Panel, gram: Gram, ids: NDArray[Any], wanted: NDArray[Any], count: Buffer, fresh: bool = True
     ) -> None:
-        """Copy rows of ``gram`` into a panel, the buffer of the right-hand rows of a product.
+        """Copy rows of ``gram`` into a panel, the buffer of the rows U of products K(X, U).
 
         ``ids`` holds the ascending row numbers in X of the rows of ``gram``. ``wanted`` holds the row number in X for
         each place in the panel. With ``fresh``, a place becomes zero if ``gram`` lacks its row.
@@ -507,7 +512,7 @@ class BlockGram(Operator):
         gram.gather(panel, panel.fetched.at, count, fresh)
 
     def _of(self, panel: Panel) -> Gram:
-        """Return the Gram that computes K(U, U) among the right-hand rows U of a panel."""
+        """Return the Gram that computes K(U, U) for the rows U of X that were copied into the buffer ``panel``."""
         return panel.fetched.gram or self._few
 
     def tile(self, panel: Panel, tile: Tile) -> None:
@@ -516,9 +521,9 @@ class BlockGram(Operator):
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         """Add D K(U, X) to the sums c, and write K(U, X) into ``store``, in one pass over all blocks of X.
 
-        U are the right-hand rows of ``panel``, and X the operator's rows. The buffer ``count`` holds the number of
-        rows U. ``update`` holds the weights D and the sums c. ``store`` or ``update`` may be None. ``end`` is ignored,
-        so the product takes all rows of X. If the panel has no right-hand rows, no pass is made.
+        U are the right-hand rows in the buffer ``panel``, and X the operator's rows. The buffer ``count`` holds the
+        number of rows U. ``update`` holds the weights D and the sums c. ``store`` or ``update`` may be None. ``end`` is
+        ignored, so the product takes all rows of X. If the panel has no right-hand rows, no pass is made.
         """
         if panel.fetched.count:
             self._each_block(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))

@@ -1,23 +1,24 @@
 """Compute the kernel matrix K(X, U) between n rows X and m rows U, or its products with matrices of k columns.
 
-:func:`kernel_matrix` computes the values of K. :class:`Sums` computes three products for rows X on the device:
+:func:`kernel_matrix` computes the values of K. :class:`Sums` computes three products for rows X on the device, in which
+K is K(X, U) and K' its transpose:
 
-    forward: T (n, k) = K(X, U) V, given V (m, k).
-    back: out (m, k) = K(X, U)' R, given R (n, k).
-    forward_back: out (m, k) = K(X, U)' H K(X, U) V, given V (m, k).
+    forward: K V (n, k), given V (m, k).
+    back: K' R (m, k), given R (n, k).
+    forward_back: K' H K V (m, k), given V (m, k). H multiplies each row of K V by a matrix (k, k) that belongs to the
+        row (:meth:`Sums.set_weights`).
 
-H multiplies each row of K(X, U) V by a k x k matrix of its own (:meth:`Sums.set_weights`). In code, arrays have one row
-for each of the k outputs: V is (k, m) and T is (k, n).
+In code, arrays have one row for each of the k outputs: V is (k, m), and K V is (k, n).
 
-Sums are in wide numbers, which are doubles or pairs of floats. Only forward_back first sums a few terms at a time in
+Sums are doubles, or pairs of floats on devices without doubles. Only forward_back first sums a few terms at a time in
 the dtype of K. The order of all sums is fixed, so repeated calls return the same bits.
 
-:class:`Cross` computes these products for any number of rows in the host's memory, or memory-mapped. It chooses the
-cheapest of three ways that fits the memory:
+:class:`Cross` computes the three products for any number of rows in the host's memory, or in a memory-mapped file. A
+pass is one product. Cross chooses one of three ways, by the memory that they need and their cost:
 
     rows: X is on the device, and every pass computes K.
     stored: K is on the device, and X is freed.
-    streamed: X passes through the device in every pass, block by block (gram/blocks.py).
+    streamed: every pass copies X to the device block by block, and computes K (gram/blocks.py).
 """
 
 from __future__ import annotations
@@ -46,19 +47,19 @@ from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 Vector = NDArray[np.float64]
-# bytes of a tile of K: OF_UNIT for each CPU core with SIMD kernels, OF_DEVICE for a whole GPU with work-group kernels
+# bytes of a block of rows of K that is computed at a time: OF_UNIT for each core of a CPU, OF_DEVICE for a whole GPU
 OF_UNIT, OF_DEVICE = 8 << 20, 64 << 20
-MIN_TILE_ROWS = 4096  # on a GPU a tile of K usually has at least this many rows
-# Constants of OnePass:
-EACH = 4  # number of work-items for each compute unit in a launch
-CACHE = 2 << 20  # bytes of kernel values in a work-item's scratch memory, about as much as a core's cache holds
-# A work-item's scratch memory holds the kernel values of MIN_SUB to MAX_SUB lane groups. A lane group is V rows of X.
+MIN_TILE_ROWS = 4096  # on a GPU, the block of K that is computed at a time usually has at least this many rows
+# Constants of the class OnePass, which computes products with a kernel matrix and its transpose in one pass on CPUs:
+EACH = 4  # number of work-items in a launch for each compute unit
+CACHE = 2 << 20  # bytes of kernel values in the scratch memory of a work-item, about as many as a core's cache holds
+# The scratch memory of a work-item holds kernel values of MIN_SUB to MAX_SUB lane groups. A lane group is V rows of X.
 MIN_SUB, MAX_SUB = 2, 8
-SEVERAL = 4  # for fewer outputs than this, scratch memory holds the kernel values of at most MAX_SUB / 2 lane groups
+SEVERAL = 4  # for fewer outputs, scratch memory holds kernel values of at most MAX_SUB / 2 lane groups (V rows each)
 
 
 def usual_tile_bytes(stream: Stream, row: int) -> int:
-    """Return the usual size in bytes of a tile of K, if one row of K has ``row`` bytes.
+    """Return the usual size in bytes of a tile, a block of rows of K, if one row of K has ``row`` bytes.
 
     A tile of this size fits in the caches of a CPU, or keeps all compute units of a GPU busy.
     """
@@ -66,18 +67,18 @@ def usual_tile_bytes(stream: Stream, row: int) -> int:
 
 
 class RowTile(NamedTuple):
-    """Describe a tile of K(X, U): the kernel values between all right-hand rows U and some lane groups of V rows of X.
+    """Describe a tile of K(X, U): the kernel values between some rows of X and all right-hand rows U.
 
     Attributes
     ----------
     groups
-        indices of the tile's lane groups.
+        indices of the lane groups of X in the tile. A lane group is V rows that kernels compute side by side.
     first
-        position of the tile's first row among all rows of K.
+        position of the first row of the tile among all rows of K.
     rows
         number of rows in the tile.
     values
-        buffer of the tile's kernel values.
+        buffer of the kernel values in the tile.
     """
 
     groups: range
@@ -87,15 +88,15 @@ class RowTile(NamedTuple):
 
     @property
     def places(self) -> slice:
-        """Return the positions of the tile's rows among all rows of K."""
+        """Return the positions of the tile's rows among all rows of K. The tile is a block of rows of K."""
         return slice(self.first, self.first + self.rows)
 
 
 class Weights(NamedTuple):
-    """Hold on the device the matrices H of :meth:`Sums.forward_back`, one matrix (k, k) for each row.
+    """Hold on the device a matrix H (k, k) for each row, with which :meth:`Sums.forward_back` multiplies k outputs.
 
-    With ``shares``, H is w (diag(P) - P P') for a row's weight w and its probabilities P (k,). Otherwise H is diagonal,
-    and its entries are the row's weights.
+    With ``shares``, H is w (diag(P) - P P'), where w is the weight of the row and P (k,) its probabilities. Otherwise H
+    is diagonal, and its entries are the row's weights.
 
     Attributes
     ----------
@@ -115,9 +116,10 @@ class Weights(NamedTuple):
 class Sums:
     """Compute products with K(X, U) for ``k`` outputs. X are the rows of ``gram``, and U the ``m`` rows in ``panel``.
 
-    The panel, a buffer, must be made with square=True, so that its capacity is a multiple of ROWS_EACH. ``tile_bytes``
-    is the size in bytes of a tile, a block of rows of K. With ``keep``, the constructor computes and stores all of K,
-    and later passes do not read X. Raises ValueError if memory_limit is too small.
+    ``panel``, the buffer of U, must be made with square=True, so that its capacity is a multiple of ROWS_EACH.
+    ``tile_bytes`` is the size in bytes of a tile, the block of rows of K that is computed at a time. With ``keep``, the
+    constructor computes and stores all of K, so that products do not read X. Raises ValueError if memory_limit is too
+    small.
     """
 
     def __init__(
@@ -149,28 +151,29 @@ class Sums:
             self._compute_tile(part)
 
     def set_weights(self, w: Vector | None, shares: Vector | None = None) -> None:
-        """Set each row's matrix H (k, k) for later calls of :meth:`forward_back`.
+        """Set the matrix H (k, k) of each row for later calls of :meth:`forward_back`. k is the number of outputs.
 
-        ``w`` (n,) makes H the row's weight times the identity. ``w`` (k, n) makes H diagonal, with the row's weight for
-        each output. None means weights of 1. If ``shares`` (k, n) holds the probabilities P (k,) of each row, H is
-        w (diag(P) - P P'), and ``w`` must not be (k, n).
+        ``w`` holds the weights of the n rows. If ``w`` is (n,), H is the row's weight times the identity. If ``w`` is
+        (k, n), H is diagonal, with the row's weight for each output. None means weights of 1. ``shares`` (k, n) may
+        hold probabilities P (k,) of each row. H is then w (diag(P) - P P') with the row's weight w, and the array ``w``
+        must not be (k, n).
         """
         stream, old = self.gram.stream, self._weights
         stream.finish()
         stream.free(*(buffer for buffer in (old.w, old.shares) if buffer is not None))
         w = np.ones(self.gram.rows.n) if w is None else w
         coupled = None if shares is None else stream.wide(self._to_device_order(shares))
-        # padding rows get w = 0, so that they add nothing to the products
+        # padding rows get the weight 0, so that they add nothing to the products
         self._weights = Weights(stream.wide(self._to_device_order(w)), int(w.ndim > 1), coupled)
 
     def _to_device_order(self, values: Vector) -> Vector:
-        """Return ``values`` (..., n) moved from the caller's order to device order (..., n_pad), with 0 for padding."""
+        """Return ``values`` (..., n) of the caller's rows in device order (..., n_pad), with 0 for padding rows."""
         placed = np.zeros((*values.shape[:-1], self.gram.rows.n_pad))
         placed[..., self.gram.rows.position] = values
         return placed
 
     def forward(self, V: Vector) -> Vector:
-        """Return V K(U, X) (k, n) for the rows X of ``gram`` and the rows U of ``panel``, given V (k, m)."""
+        """Return V K(U, X) (k, n) for the rows X of ``gram`` and the rows U in the buffer ``panel``, given V (k, m)."""
         stream, rows = self.gram.stream, self.gram.rows
         stream.write_wide(self._v, self._padded(V))
         T = np.empty((self.k, rows.n_pad))
@@ -180,7 +183,7 @@ class Sums:
         return T[:, rows.position]
 
     def back(self, R: Vector) -> Vector:
-        """Return R K(X, U) (k, m) for the rows X of ``gram`` and the rows U of ``panel``, given R (k, n)."""
+        """Return R K(X, U) (k, m) for the rows X of ``gram`` and the rows U in the buffer ``panel``, given R (k, n)."""
         stream, placed = self.gram.stream, self._to_device_order(R)
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
         part_of = np.zeros((self.k, self._ld))
@@ -193,10 +196,10 @@ class Sums:
         return self._read()
 
     def forward_back(self, V: Vector) -> Vector:
-        """Return the sum of H_i V K(U, x_i) K(x_i, U) over the rows x_i of ``gram``, (k, m), given V (k, m).
+        """Return the sum over the rows x_i of ``gram`` of H_i V K(U, x_i) K(x_i, U), an array (k, m), given V (k, m).
 
-        U are the rows of ``panel``, and k is the number of outputs. :meth:`set_weights` sets each row's matrix H_i
-        (k, k).
+        U are the m rows in the buffer ``panel``, and k is the number of outputs. H_i (k, k) is the matrix that
+        :meth:`set_weights` has set for row x_i.
         """
         stream, rows, at = self.gram.stream, self.gram.rows, self._weights
         stream.write(self._v, self._padded(V).astype(rows.dtype))
@@ -220,9 +223,9 @@ class Sums:
         return padded
 
     def _compute_tile(self, part: RowTile) -> None:
-        """Compute the values of a tile of K. Padding rows get 0, since the kernel function may be infinite for them."""
+        """Compute a tile, a block of rows of K. Padding rows get 0, since their kernel values may be infinite."""
         capacity = self.panel.capacity
-        # The next kernel reads the tile, so SIMD kernels should leave the tile in the caches.
+        # The next kernel reads the values, so kernels on CPUs should leave the values in the caches.
         near = not self.keep and self.gram.stream.profile.style == "simd"
         store = Store((part.values,), capacity, self._ld, self.gram.slot(capacity), near)
         self.gram.over_rows(part.groups, part.first, self.panel, self._count, store, None)
@@ -232,9 +235,9 @@ class Sums:
             self._kernels["zero_padding", False]((stop - begin,), None, *given)
 
     def _forward(self, part: RowTile, exact: bool = False) -> None:
-        """Compute T = K(X, U) V for the rows X of a tile of K. The buffer ``_v`` holds V, and ``_t`` receives T.
+        """Compute K(X, U) V for the rows X of a tile, a block of rows of K. The buffer ``_t`` receives the result.
 
-        With ``exact`` all sums are in wide numbers, which are doubles or pairs of floats.
+        U are the right-hand rows. The buffer ``_v`` holds V. With ``exact``, all sums are doubles or pairs of floats.
         """
         profile = self.gram.stream.profile
         if not self.keep:
@@ -247,9 +250,10 @@ class Sums:
         self._kernels["forth", exact]((size,), (local,), *given)
 
     def _add(self, part: RowTile, exact: bool = False) -> None:
-        """Add K' R to the buffer ``_out``, for one tile K. The buffer ``_r`` holds a row of R for each row of the tile.
+        """Add K' R to the buffer ``_out``, where K is a tile: a block of rows of the kernel matrix.
 
-        With ``exact`` all sums are in wide numbers, which are doubles or pairs of floats.
+        K' is the transpose of K. The buffer ``_r`` holds a row of R for each row of the tile. With ``exact``, all sums
+        are doubles or pairs of floats.
         """
         profile, capacity = self.gram.stream.profile, self.panel.capacity
         group = profile.group if profile.style == "workgroup" else 1
@@ -263,10 +267,10 @@ class Sums:
 class OnePass:
     """Compute K' H K V in one pass over the rows X, on CPUs, with K = K(X, U).
 
-    H multiplies each row of K V by a matrix (k, k) of its own. A work-item takes BLOCK lane groups (rows of X stored
-    side by side), a few at a time. It computes K for these rows in scratch memory that fits in its core's cache, then
-    T = K V, and then K' H T. The sums of the work-items are added in the order of the rows, so the result has the same
-    bits for any number of work-items.
+    K' is the transpose of K. H multiplies each row of K V by a matrix (k, k) that belongs to the row. A work-item takes
+    BLOCK lane groups, each of V rows of X, a few lane groups at a time. For the rows of these lane groups, a work-item
+    computes K, then K V, and then K' H K V. K is in scratch memory that fits in the cache of a core. The sums of the
+    work-items are added in the order of the rows, so the result has the same bits for any number of work-items.
     """
 
     def __init__(self, gram: Gram, panel: Panel, k: int, made: Variant, scratch: Sequence[int], items: int) -> None:
@@ -282,10 +286,10 @@ class OnePass:
     def of(gram: Gram, panel: Panel, k: int, limit: int) -> OnePass | None:
         """Return a OnePass, which computes K' H K V with K = K(X, U) for ``k`` outputs.
 
-        ``panel`` is the buffer of the rows U. Return None if the layout or the device has no program for K' H K V, or
-        if a work-item's scratch memory exceeds ``limit`` bytes. That memory holds values of K, the sums K V, and the
-        sums K' H K V. The sums K V are there twice: in wide numbers (doubles or pairs of floats), and in the dtype of
-        K.
+        K' is the transpose of K, and H multiplies each row of K V by a matrix (k, k). ``panel`` is the buffer of the
+        rows U. Return None if the layout or the device has no program for K' H K V, or
+        if the scratch memory of a work-item exceeds ``limit`` bytes. Scratch memory holds values of K, the sums
+        K' H K V, and the sums K V. The sums K V are stored twice: as doubles or pairs of floats, and in the dtype of K.
         """
         stream, rows = gram.stream, gram.rows
         sub, real = MAX_SUB if k >= SEVERAL else MAX_SUB // 2, np.dtype(rows.dtype).itemsize
@@ -300,8 +304,9 @@ class OnePass:
     def add(self, V: Buffer, weights: Weights, out: Buffer, count: Buffer) -> None:
         """Add K' H K V, for K = K(X, U), to the buffer ``out``. The buffer ``count`` holds the number of rows U.
 
-        V and ``out`` are transposed: (k, capacity), with the panel's capacity. V is in the dtype of K. ``weights``
-        holds H.
+        K' is the transpose of K. H multiplies each row of K V by a matrix (k, k), which ``weights`` holds. The buffers
+        ``V`` and ``out`` hold transposed matrices (k, capacity), where capacity is the largest number of rows U. The
+        values in ``V`` are in the dtype of K.
         """
         gram, panel, k, n = self._gram, self._panel, self._k, np.int64(self._gram.rows.n_pad)
         given: tuple[Any, ...] = (k, panel.capacity, V, n, *weights, self._absent, *self._scratch)
@@ -315,16 +320,16 @@ class OnePass:
 
 
 _DTYPES = [np.float64, np.float32]
-SHARE = 0.7  # largest share of the free memory for the rows X or for a stored K; a pass needs little other memory
-# USED is the cost of adding a computed value of K to the sums of a SIMD pass, in multiply-adds of dense rows.
-# IN_ORDER is the cost of reading rows of K in order, as a share of the profile's cache_cost for scattered rows.
+SHARE = 0.7  # largest share of the free memory for the rows X or for a stored K; products need little other memory
+# USED: cost of adding a computed value of K to weighted sums on a CPU, in multiply-adds of dense rows.
+# IN_ORDER: cost of reading rows of K in order, divided by the cost of reading scattered rows (cache_cost of a profile).
 USED, IN_ORDER = 20.0, 0.7
 PROBE = 4096  # largest number of rows from which the cost of a value of K is estimated
 MAX_COPY = 64 << 20  # largest size in bytes of the kernel values that are copied to the host at a time
 
 
 def _checked(X: Any, name: str) -> Any:
-    """Return the rows X, checked and converted by scikit-learn's check_array. Error messages call X ``name``."""
+    """Return the rows X, checked and converted by scikit-learn's check_array. Error messages call them ``name``."""
     with naming(name):
         return check_array(arrays.checked(X, name), accept_sparse="csr", dtype=_DTYPES, input_name=name)
 
@@ -341,8 +346,8 @@ def kernel_matrix(
 ) -> NDArray[Any]:
     """Compute the kernel matrix K(X, Y) on a device.
 
-    If an intermediate value would leave the range of float32, values are computed in float64 and then rounded. The host
-    computes float64 values if the device has no double precision.
+    If an intermediate value would leave the range of float32, values are computed in float64 and then rounded to
+    ``dtype``. The host computes float64 values if the device has no double precision.
 
     Parameters
     ----------
@@ -418,7 +423,7 @@ def kernel_matrix(
 
 
 def _fill(stream: Stream, kernel: Kernel, plan: Plan, dtype: str, X: Data, Y: Data, out: NDArray[Any]) -> None:
-    """Write K(X, Y) into ``out``, one block after another, so that the rows of a block fit in the memory budget."""
+    """Write K(X, Y) into ``out``, for some rows of X and Y at a time, so that they fit in the memory budget."""
     itemsize, budget = np.dtype(dtype).itemsize, (stream.limit - stream.allocated) // 4
     step = whole_tiles(min(CHUNK, budget) // layouts.row_bytes(plan, X, itemsize))
     row = layouts.row_bytes(plan, Y, itemsize) + min(step, X.shape[0]) * itemsize
@@ -438,12 +443,13 @@ def _fill(stream: Stream, kernel: Kernel, plan: Plan, dtype: str, X: Data, Y: Da
 class Cross:
     """Compute products of K(X, C) with matrices of ``k`` columns, for rows X and inducing points C.
 
-    X (n, d) and C (m, d) are dense or CSR. K is in ``dtype``.
+    X (n, d) and C (m, d) are dense or CSR. K has the dtype ``dtype``. A pass is a product over all rows of X.
 
     Attributes
     ----------
     way
-        "rows" if X is on the device, "stored" if K is, "streamed" if X passes through the device in blocks.
+        "rows" if X is on the device, "stored" if K is on the device, "streamed" if every pass copies X to the device
+        block by block.
     reason
         text that says whether K is stored or computed in every pass, with the size of the stored K or of the blocks.
     passes
@@ -471,14 +477,14 @@ class Cross:
         self._lay_out(keep)
 
     def _lay_out(self, keep: bool) -> None:
-        """Choose ``way``: "rows" keeps X on the device, "stored" keeps K there, and "streamed" keeps neither.
+        """Choose the attribute ``way``, and copy X or store K on the device accordingly.
 
-        Then lay out all rows of X for "rows", or compute and store K for "stored". ``keep`` says whether K may be
-        stored.
+        "rows" keeps X on the device, "stored" keeps K on the device, and "streamed" keeps neither. ``keep`` says
+        whether K may be stored.
         """
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.allocated, layouts.row_bytes(self._plan, self._X, itemsize)
-        # ``values``: bytes of a row of K. ``sums_bytes``: bytes that class Sums allocates for each row of X.
+        # values: bytes of a row of K. sums_bytes: bytes that class Sums allocates for each row of X.
         values, sums_bytes = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)
         self._tile = min(usual_tile_bytes(stream, values), left // 8)
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, sums_bytes)
@@ -509,7 +515,7 @@ class Cross:
         return Sums(gram, self._panel, self.m, self.k, self._tile, keep=self.way == "stored")
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Return K(X[rows], C) as a host array."""
+        """Return K(X[rows], C) as a host array, for row numbers ``rows`` and the inducing points C."""
         real, some = np.dtype(self.dtype), min(MAX_COPY, self._tile) // (self._panel.capacity * 8)
         step = max(1, min(self._streamed.step, some))
         K = np.empty((len(rows), self.m), real)
@@ -522,9 +528,10 @@ class Cross:
         return K
 
     def set_weights(self, w: Vector | None = None, shares: Vector | None = None) -> None:
-        """Set the matrix H (k, k) of each row of X for later calls of :meth:`forward_back`.
+        """Set the matrix H (k, k) of each row of X for later calls of :meth:`forward_back`. k is the number of outputs.
 
-        ``w`` holds weights, (n,) or (k, n), and ``shares`` (k, n) probabilities, as in :meth:`Sums.set_weights`.
+        H is made from the weights ``w``, (n,) or (k, n), and the probabilities ``shares`` (k, n) of the rows.
+        :meth:`Sums.set_weights` says how.
         """
         self._weights = w, shares
         for rows, sums in self._blocks:
@@ -546,8 +553,8 @@ class Cross:
     def forward_back(self, V: Vector) -> Vector:
         """Return the sum of H_i V K(C, x_i) K(x_i, C) over all rows x_i, an array (k, m), given V (k, m).
 
-        C are the inducing points, and k is the number of outputs. :meth:`set_weights` sets each row's matrix H_i
-        (k, k).
+        C are the m inducing points, and k is the number of outputs. H_i (k, k) is the matrix that :meth:`set_weights`
+        has set for row x_i.
         """
         return self._total(lambda rows, sums: sums.forward_back(V))
 
@@ -557,7 +564,7 @@ class Cross:
         return out
 
     def _each_block(self, one: Callable[[slice, Sums], object]) -> None:
-        """Call ``one`` for each block of X, with the block's slice of rows and its Sums, and count one pass over K."""
+        """Call ``one`` with the slice of rows and the Sums object of each block of X. Count one pass over K."""
         self.passes += 1
         for rows, sums in self._blocks:
             one(rows, sums)

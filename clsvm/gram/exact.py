@@ -1,11 +1,11 @@
-"""Compute sums K b with coefficients b in float64, for checks of a solution and where float32 is not precise enough.
+"""Compute sums K b of kernel values with coefficients b in float64.
 
-The device computes these sums if it has double precision and enough memory. Otherwise the host evaluates the kernel
-function in NumPy.
+The sums check solutions, and predict rows for which float32 is not precise enough. The device computes the sums if it
+has double precision and enough memory. Otherwise the host evaluates the kernel function in NumPy.
 
     of_rows: return the function that solvers call to compute some rows of K b.
-    responses: compute the sums of K(X, S) with coefficients b, for rows X and support vectors S.
-    symmetric_sums: compute the same sums from half of the values of a symmetric K.
+    responses: compute K(X, S) b, for rows X and support vectors S.
+    symmetric_sums: compute K(X, S) b from half of the kernel values, if rows of X are support vectors.
     decision_values: compute decision values, in float64 for rows where float32 is not precise enough.
     HostBlocks: compute blocks of K on the host.
 """
@@ -32,28 +32,28 @@ from clsvm.opencl.stream import Stream
 from clsvm.threads import one_thread
 
 Vector = NDArray[np.float64]
-# Exact: a function that takes row numbers (r,) and coefficients b (problems, n), and returns these rows of K b
+# Exact: a function of r row numbers ``rows`` and coefficients b (problems, n) that returns b K[:, rows] (problems, r)
 Exact = Callable[[NDArray[np.intp], Vector], Vector]
 
-HOST = 1 << 22  # the host computes sums that take at most this many multiply-adds
+HOST = 1 << 22  # sums of at most this many multiply-adds are computed on the host
 # A block of K on the host takes at most HOST_BYTES bytes, including COPIES temporary arrays of the block's size.
 HOST_BYTES, COPIES = 64 << 20, 4
 FETCHED = 256 << 20  # largest size in bytes of the rows that the host copies at a time
-CLUSTERED = 1 << 27  # for sums of fewer multiply-adds, clustering the rows takes longer than it saves
-# symmetric_sums is used only if |R union S| <= ROWS_FACTOR * |R|, for requested rows R and support vectors S.
-# symmetric_sums is used only if |S| >= SUPPORT_SHARE * |R union S|, for requested rows R and support vectors S.
+CLUSTERED = 1 << 27  # for sums of fewer multiply-adds, clustering similar rows takes longer than it saves
+# symmetric_sums is used only if requested rows and support vectors together are at most ROWS_FACTOR * (requested rows).
 ROWS_FACTOR = 1.25
+# symmetric_sums is used only if support vectors are at least this share of all requested rows and support vectors.
 SUPPORT_SHARE = 0.6
-BLOCK = 128  # number of rows of K that symmetric_sums takes at a time; sub-buffers may begin at multiples of 128 values
-ONE_THREAD = 1024  # BLAS runs in one thread for products of at most this many rows
+BLOCK = 128  # symmetric_sums computes this many rows of K at a time; sub-buffers may begin at multiples of 128 values
+ONE_THREAD = 1024  # BLAS uses one thread for products of at most this many rows
 BLOCK_VALUES = 1 << 15  # number of values of K in a block on the host, so that a CPU cache holds the block
 
 
 def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
-    """Return a function that computes rows of K b in float64, given row numbers and coefficients b.
+    """Return a function that computes rows of K b in float64, given row numbers and coefficients b (problems, n).
 
-    The function keeps to the memory budget of ``gram.stream``. X may be memory-mapped, so at most about FETCHED bytes
-    of rows and FETCHED bytes of support vectors are read at a time.
+    The function keeps to the memory budget of ``gram.stream``. X may be memory-mapped, so the function reads at most
+    about FETCHED bytes of rows and FETCHED bytes of support vectors at a time.
     """
     stream, kernel = gram.stream, gram.kernel
     step = max(1, FETCHED // max(1, X.nnz * 12 // X.shape[0] if sp.issparse(X) else X.shape[1] * X.itemsize))
@@ -77,14 +77,14 @@ def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
 
 
 def of_precomputed(K: Any) -> Exact:
-    """Return a function that computes rows of K b for a precomputed matrix K, given row numbers and coefficients b."""
+    """Return a function that computes rows of K b for a precomputed K, given row numbers and coefficients b."""
     return lambda rows, b: (K[rows] @ b.T).T
 
 
 def responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, b: Vector) -> Vector:
-    """Return b K(support, X) in float64 (problems, n), for coefficients b (problems, m) of the support vectors.
+    """Return b K(support, X) in float64 (problems, n), for coefficients b (problems, m) of the m support vectors.
 
-    The host computes small products, for which building an OpenCL program would take longer.
+    The host computes small products, since building an OpenCL program would take longer than computing them.
     """
     cells = X.shape[0] * support.shape[0] * X.shape[1]
     plan = layouts.single_pass_plan(plan, X) if cells < CLUSTERED else layouts.cheaper_plan(plan, X)
@@ -96,11 +96,11 @@ def symmetric_sums(
 ) -> Vector | None:
     """Return b K(X[support], X[rows]) in float64, for coefficients b (problems, m) of the support vectors.
 
-    The sums agree with :func:`responses` up to rounding. Return None if :func:`responses` would be faster, or if memory
-    is too small.
+    ``rows`` and ``support`` are row numbers in X. Return None if :func:`responses` would be faster, or if memory is too
+    small. The sums agree with :func:`responses` up to rounding.
 
-    Only half of the symmetric K among the requested rows and the support vectors is computed: each block of rows is
-    paired only with the rows before the block's end. A value K(x, y) is used for the sum at x and for the sum at y.
+    K among the requested rows and the support vectors is symmetric, and about half of K is computed: the values between
+    each block of rows and the rows before the end of the block. A value K(x, y) counts in the sums of both x and y.
     """
     plan, both = layouts.cheaper_plan(plan, X), np.union1d(rows, support).astype(np.int32)
     laid_in_order = layouts.LAYOUTS[plan.kind].in_order
@@ -116,7 +116,7 @@ def symmetric_sums(
 
 
 def _symmetric(gram: Gram, b: Vector) -> Vector:
-    """Return b K (problems, n) for coefficients b (problems, n), computing only half of the symmetric K of ``gram``.
+    """Return b K (problems, n) for coefficients b (problems, n) from half of the symmetric K of the rows of ``gram``.
 
     The layout of ``gram`` must keep the caller's order of rows. Call this function inside ``with stream.scratch()``,
     which frees its buffers. Raises MemoryLimitError if the memory budget cannot hold one block of rows.
@@ -147,9 +147,9 @@ def _symmetric(gram: Gram, b: Vector) -> Vector:
 def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
     """Return decision values without the intercept (Support.responses), in float64 if float32 is not precise enough.
 
-    The dtype is chosen for each row by itself, so a decision value does not depend on the other rows of a call. Values
+    The dtype is chosen for each row separately, so a decision value does not depend on the other rows of a call. Values
     that are not finite in float32 are computed again in float64. The slice ``groups`` selects groups of support
-    vectors. Raises ValueError if float64 has too small a range for a row.
+    vectors, which have sums of their own. Raises ValueError if float64 has too small a range for a row.
     """
     precision, kernel = support.precision, support.kernel
     assert precision
@@ -166,8 +166,7 @@ def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vec
     if far.size:
         precision.check(found.some(far))
         rows = X[far] if near.any() else X
-        # rough: |x - y|^2 from norms and inner products, as a device computes it, is too imprecise even in float64.
-        # If ``rough``, the host computes |x - y|^2 as the sum of (x_j - y_j)^2.
+        # rough: float64 is too imprecise for |x - y|^2 by inner products, so the host adds up squares (x_j - y_j)^2.
         rough = kernel.spec.of_distance and not kernel.spec.element and not precision(found.some(far), "float64").all()
         if double and not (rough or stream.profile.lacks("float64")):
             out[:, far] = support.responses(stream, rows, coefficients, groups)
@@ -184,14 +183,14 @@ def _in_float64(
 ) -> Vector:
     """Return sums of K(S, X) over the support vectors S, weighted by their coefficients, in float64.
 
-    Each group of support vectors has its own sums, as in :meth:`Support.responses`. ``others`` holds S, the
+    Each group of support vectors has sums of its own, as in :meth:`Support.responses`. ``others`` holds S, the
     coefficients, and the end of each group. The host computes the sums if ``on_host`` is set, or if the device lacks
-    doubles or memory. It computes one block of K after another within the free part of the memory budget. Raises
+    doubles or memory. The host computes one block of K after another within the free part of the memory budget. Raises
     MemoryLimitError if the budget is too small for a block.
     """
     support, b, ends = others
     if not (on_host or stream.profile.lacks("float64")):
-        # If memory or the largest buffer is too small for a tile of K, the host computes all sums over S below.
+        # If memory or the largest buffer of the device is too small, the host computes all sums below.
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             return Support(stream, kernel, plan, support, "float64", ends, keep=False).responses(stream, X, b)
     n, m = X.shape[0], support.shape[0]
@@ -199,7 +198,7 @@ def _in_float64(
     if sp.issparse(X) and sp.issparse(support):
         most = max(int(np.diff(rows.indptr).max(initial=0)) for rows in (X, support))
 
-    def needed(block: int) -> int:  # bytes of a block x block tile of K, and of its rows with empty columns dropped
+    def needed(block: int) -> int:  # bytes of a square block of K, and of its rows without empty columns
         down, across = min(block, n), min(block, m)
         return 8 * COPIES * (down * across + (down + across) * min(X.shape[1], (down + across) * most))
 
@@ -220,11 +219,11 @@ def _in_float64(
 class HostBlocks:
     """Compute blocks of K (n, n) in float64 on the host. X holds the rows (n, d), or K itself for a precomputed kernel.
 
-    If ``whole`` is set, all of K is computed and stored as soon as the requested blocks add up to n^2 values. Distances
-    are then sums of (x_j - y_j)^2, so that for dense rows a value of K has the same bits in every block.
+    With ``whole``, all of K is computed and stored as soon as the requested blocks add up to n^2 values. Squared
+    distances are sums of (x_j - y_j)^2, so that for dense rows a value of K has the same bits in every block.
 
-    If ``whole`` is not set, ``centre`` (d,) is subtracted from the rows, and distances are computed from norms and
-    inner products. They are as precise as on a device, and for long rows much faster to compute.
+    Without ``whole``, ``centre`` (d,) is subtracted from the rows, and squared distances are computed from norms and
+    inner products. The values are as precise as on a device, and take much less time for rows of many features.
     """
 
     def __init__(self, X: Any, kernel: Kernel | Precomputed, centre: Vector, whole: bool) -> None:
@@ -245,7 +244,7 @@ class HostBlocks:
     def _between(self, kernel: Kernel, X: Any, Y: Any) -> NDArray[np.float64]:
         """Return K(X, Y).
 
-        If |x - y|^2 is computed from norms and inner products, a few rows of X are taken at a time: a CPU cache then
+        If |x - y|^2 is computed from norms and inner products, a few rows of X are taken at a time, so that a CPU cache
         holds the values.
         """
         if self._whole or "sqdist" not in kernel.spec.expression.names:

@@ -1,23 +1,23 @@
 """Divide the columns of sparse rows into densely stored and sparse ones, and divide rows into clusters of similar rows.
 
 Columns: the densest columns are stored densely, zeros included, and the others as sparse entries. A column is stored
-densely if it is then read faster, by the profile's costs (:class:`Gain`). Columns are numbered by falling density, so
-that columns which are read often stand together. Reference: Xie et al. 2023 (BoostSVM), whose limits of density are
-fixed numbers.
+densely if the device reads it faster in this form, by the costs in its profile (:class:`Gain`). Columns are numbered by
+falling density, so that columns which are read often stand together. Reference: Xie et al. 2023 (BoostSVM), whose
+limits of density are fixed numbers.
 
-Clusters: rows of a cluster are nonzero in similar columns. Several clusters, the active ones, are filled at a time. The
-device takes one row after another. A row joins the active cluster S for which the fewest additional zeros must be
-stored. Jx are the columns in which the row is not 0. JS is the union of these columns over the cluster's rows, whose
-number is |S|:
+Clusters: rows of a cluster are nonzero in similar columns. Each row of a cluster is stored in all columns in which one
+of them is nonzero. Several clusters, the active ones, are filled at a time. The device takes one row x after another. A
+row joins the active cluster S for which the fewest additional zeros must be stored. Let a be the number of columns in
+which x is nonzero and all rows of S are zero. Let b be the number of columns in which x is zero and a row of S is not:
 
-    additional zeros = |S| |Jx - JS| + |JS - Jx|.
+    additional zeros = (number of rows of S) * a + b.
 
-A full cluster is no longer active, and a new one takes its place. Reference: GTSVM, section 5.3, algorithm 2, in which
-``max(k, n / l)`` is a misprint for ``min(k, n / l)``.
+A full cluster is no longer active, and a new cluster takes its place. Reference: GTSVM, section 5.3, algorithm 2, in
+which ``max(k, n / l)`` is a misprint for ``min(k, n / l)``.
 
-GTSVM takes the rows in random order. That order is best while the active clusters are a large share of all clusters.
-Otherwise rows are sorted by a few columns that tell most about the others (:func:`informative_columns`). Pieces of this
-order are clustered in parallel.
+GTSVM takes the rows in random order. A random order is best while the active clusters are a large share of all
+clusters. Otherwise rows are sorted by a few columns that tell most about the others (:func:`informative_columns`), and
+pieces of the sorted rows are clustered in parallel.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 
-PIECE = 1 << 19  # number of entries of a CSR matrix that a thread splits at a time into dense and sparse columns
+PIECE = 1 << 19  # number of CSR entries that a thread divides at a time into those of dense and of sparse columns
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Compute how much cost is saved if a column of sparse rows is stored densely.
+    """Compute how much is saved if a column of sparse rows is stored densely.
 
-    The saving is (entry * density)^power - 1 for a column in which the share ``density`` of the rows is not 0. Its unit
-    is the cost of one value of a column that is stored densely.
+    The saving is (entry * density)^power - 1, where ``density`` is the share of the rows that are nonzero in the
+    column. The unit is the cost of one value of a column that is stored densely.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Gain:
     power
         1 for CSR entries. 2 for an inverted index, whose cost grows with the number of pairs of entries in a column.
     least
-        columns are stored densely only if their savings sum to more than this number.
+        columns are stored densely only if the sum of their savings exceeds this number.
     """
 
     entry: float
@@ -73,7 +73,7 @@ class Gain:
 class Partition:
     """Hold an order of the d columns of sparse rows, and the number of columns that are stored densely.
 
-    ``order`` (d,) lists the column numbers. Its first ``dense`` columns are stored densely.
+    ``order`` (d,) lists the column numbers. The columns in its first ``dense`` places are stored densely.
     """
 
     order: NDArray[np.int32]
@@ -104,12 +104,12 @@ def counts(X: Data) -> NDArray[np.int64]:
 
 
 def by_density(count: NDArray[np.int64]) -> Partition:
-    """Return the partition that orders columns by falling density, and stores none densely."""
+    """Return the partition that orders columns by falling density, and stores no column densely."""
     return Partition(np.argsort(-count, kind="stable").astype(np.int32), 0)
 
 
 def partition(count: NDArray[np.int64], n: int, gain: Gain) -> Partition:
-    """Return the partition that orders columns by falling density, and stores those densely that ``gain`` selects.
+    """Return the partition that orders columns by falling density. Columns that ``gain`` selects are stored densely.
 
     ``count`` (d,) is the number of entries of each column in n rows.
     """
@@ -119,23 +119,26 @@ def partition(count: NDArray[np.int64], n: int, gain: Gain) -> Partition:
 
 
 def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.csr_matrix]:
-    """Split CSR rows X (n, d) by a partition. Return the dense columns (n, dense) as an array, and the other columns in
-    CSR with each row's entries in their old order.
+    """Split CSR rows X (n, d) into an array of the dense columns and a CSR matrix of the other columns.
 
+    The partition ``made`` says which columns are dense. The entries of each row in the CSR matrix keep their order.
     Each thread splits some rows at a time. Raises ValueError if the partition is for another number of columns.
     """
     n, d = X.shape
     if len(made.order) != d:
-        raise ValueError(f"the partition has {len(made.order)} columns, got rows of {d}")
+        raise ValueError(f"expected {len(made.order)} features, as in the partition of columns, got {d}")
     dense, rank = np.zeros((n, made.dense), X.dtype), made.rank
 
     def part(first: int, last: int) -> tuple[NDArray[np.floating], NDArray[np.int32], NDArray[np.intp]]:
-        """Return the values and columns of the sparse entries in rows first .. last - 1, and each row's entry count."""
+        """Copy the dense columns of rows first .. last - 1 to ``dense``, and return the other entries of these rows.
+
+        The entries are returned as their values, their columns and the number of entries of each row.
+        """
         ends = X.indptr[first : last + 1] - X.indptr[first]
         entries = slice(int(X.indptr[first]), int(X.indptr[last]))
         columns, data = rank.take(X.indices[entries]), X.data[entries]
         sparse = columns >= made.dense
-        whole, entry = np.flatnonzero(~sparse), np.flatnonzero(sparse)  # indices are faster than a mask
+        whole, entry = np.flatnonzero(~sparse), np.flatnonzero(sparse)  # NumPy selects faster by indices than by a mask
         row = first + np.searchsorted(ends, whole, "right") - 1
         dense[row, columns.take(whole)] = data.take(whole)
         return data.take(entry), columns.take(entry) - np.int32(made.dense), np.diff(np.searchsorted(entry, ends))
@@ -149,21 +152,22 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
     return dense, sp.csr_matrix((data, columns, indptr), shape=(n, d - made.dense))
 
 
-ACTIVE = 64  # number of active clusters, which are the clusters that a row can join; the default of GTSVM
-_GROUP = 64  # number of work-items of a work-group that assigns rows to clusters
-_LANES = 16  # number of active clusters (which a row can join) whose bit sets of columns are stored side by side
-# A cluster's rows are stored in all columns in which one of them is nonzero, so that zeros are stored too.
-EXCESS = 0.85  # zeros that a cluster stores, divided by those of as many neighbours among rows sorted by similarity
-_CROSSING = 8  # rows are sorted before clustering if there are this many times as many clusters as are filled at a time
-_SAMPLE = 2048, 1 << 22  # limits of rows and of values in the sample from which the columns to sort by are chosen
+ACTIVE = 64  # number of clusters of similar rows that are filled at a time; the default of GTSVM
+_GROUP = 64  # number of work-items of a work-group that assigns rows to clusters of similar rows
+_LANES = 16  # number of clusters of similar rows whose bit sets of columns are stored interleaved
+# EXCESS: zeros that a cluster of similar rows stores, divided by those for as many consecutive sorted rows.
+EXCESS = 0.85
+# Rows are sorted before clustering if there are at least _CROSSING times as many clusters as are filled at a time.
+_CROSSING = 8
+_SAMPLE = 2048, 1 << 22  # limits of rows and of values in the sample of rows by which columns to sort by are chosen
 _TELLING = 32  # largest number of columns by which rows are sorted
-_SORTED = 8192, 1 << 24  # limits of rows and values in the sample from which a cluster's number of columns is estimated
+_SORTED = 8192, 1 << 24  # limits of rows and values in the sample by which the columns of a cluster are estimated
 _STAGING = 256 << 20  # bytes of dense rows that are copied to the device at a time
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Hold clusters of at most ``size`` rows.
+    """Hold clusters of at most ``size`` rows that are nonzero in similar columns.
 
     Attributes
     ----------
@@ -179,7 +183,7 @@ class Clusters:
 
 
 def options(profile: Profile, dtype: DTypeLike) -> list[str]:
-    """Return the -D options of cluster.cl for rows of ``dtype``."""
+    """Return the -D options of the kernels in cluster.cl, which group similar rows, for rows of ``dtype``."""
     shape = ["-DSIMD"] if profile.style == "simd" else [f"-DWG={_GROUP}"]
     wide = ["-DWIDE_PAIR"] * (profile.wide == "pair")
     return [f"-DINPUT={'float' if np.dtype(dtype) == np.float32 else 'double'}", *shape, *wide]
@@ -197,13 +201,13 @@ def cluster(
 
     X is a C-contiguous float32 or float64 array, or CSR with int32 indices.
 
-    ``active`` is the number of clusters that a row can join, None for all of them. ``order`` is the order in which rows
-    join clusters: "random" as in GTSVM, or "sorted" by similarity. None means "sorted" if there are many clusters.
-    Pieces of sorted rows are clustered in parallel. Entries of dense rows that equal ``centre`` (d,) count as zero.
-    Clusters of given rows are equal on all devices with the same profile.
+    ``active`` is the number of clusters that a row can join at a time, None for all of them. ``order`` is the order in
+    which rows join clusters: "random" as in GTSVM, or "sorted" by similarity. None means "sorted" if there are many
+    clusters, else "random". Pieces of sorted rows are clustered in parallel. An entry of a dense row that equals the
+    entry of ``centre`` (d,) in its column counts as zero. All devices with the same profile return the same clusters.
 
-    Raises ValueError if a row could add 2^31 or more zeros to a cluster. Raises it too if the memory budget cannot hold
-    one bit for each value of X.
+    Raises ValueError if a row could add 2^31 or more zeros to a cluster, or if the memory budget cannot hold one bit
+    for each value of X.
     """
     n, d = X.shape
     most = (size + 1) * d
@@ -231,9 +235,9 @@ def _words(d: int) -> int:
 
 
 def _patterns(stream: Stream, X: Any, centre: NDArray[np.float64] | None) -> Buffer:
-    """Return a device buffer (n, words) of uint32 with a set of d bits for each row of X (n, d).
+    """Return a device buffer of uint32 words with a set of d bits for each row of X (n, d).
 
-    Bit j of row i is set if X[i, j] is not 0. For dense X with a ``centre``, it is set if X[i, j] is not
+    Bit j of row i is set if X[i, j] is not 0. For dense X with a vector ``centre``, the bit is set if X[i, j] is not
     centre[j].
     """
     n, d = X.shape
@@ -258,11 +262,11 @@ def _patterns(stream: Stream, X: Any, centre: NDArray[np.float64] | None) -> Buf
 def _assign(
     stream: Stream, patterns: Buffer, n: int, d: int, size: int, active: int, walk: NDArray[Any], pieces: int
 ) -> Clusters:
-    """Divide n rows of d columns into clusters of ``size`` rows.
+    """Divide n rows of d columns into clusters of ``size`` rows that are nonzero in similar columns.
 
-    The buffer ``patterns`` holds each row's bit set of nonzero columns. ``walk`` is the order in which rows join
-    clusters. It is cut into ``pieces`` parts that are clustered independently. In each part at most ``active`` clusters
-    are filled at a time, and a row joins one of them.
+    The buffer ``patterns`` holds a bit set of the nonzero columns of each row. ``walk`` is the order in which rows join
+    clusters. The order is cut into ``pieces`` parts that are clustered independently. In each part at most ``active``
+    clusters are filled at a time, and a row joins one of these clusters.
     """
     clusters, words = -(-n // size), _words(d)
     order = np.full(clusters * size, -1, np.int32)
@@ -282,16 +286,19 @@ def _assign(
 
 
 def _sorted(patterns: NDArray[np.uint32], d: int) -> NDArray[np.intp]:
-    """Return an order (n,) of rows in which neighbours are similar, given the bit sets of their nonzero columns."""
+    """Return an order (n,) of n rows of d columns in which neighbours are similar.
+
+    patterns[i] is the bit set of the columns in which row i is nonzero.
+    """
     sample = sampled(patterns, d, *_SAMPLE).astype("<u4").view(np.uint8)
     columns = informative_columns(np.unpackbits(sample, axis=1, count=d, bitorder="little"))
     return by_pattern(patterns[:, columns // 32] >> (columns % 32).astype(np.uint32) & 1)
 
 
 def by_pattern(bits: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the order that sorts the rows of ``bits``, which are 0 or 1 in each of at most 32 columns.
+    """Return the order that sorts the rows of ``bits``, an array of 0 and 1 with at most 32 columns.
 
-    The first column counts most. Equal rows keep their order.
+    Rows are sorted as binary numbers whose highest digit is the first column. Equal rows keep their order.
     """
     weights = np.uint32(1) << np.arange(bits.shape[1], dtype=np.uint32)[::-1]
     return np.argsort(bits.astype(np.uint32) @ weights, kind="stable")
@@ -300,7 +307,7 @@ def by_pattern(bits: NDArray[Any]) -> NDArray[np.intp]:
 def sampled(rows: Any, d: int, most: int, cells: int) -> Any:
     """Return a sample of evenly spaced rows of d values.
 
-    The sample has about ``most`` rows, or fewer so that it has at most about ``cells`` values.
+    The sample has about ``most`` rows, but at most about ``cells`` values.
     """
     n = rows.shape[0]
     return rows[:: max(1, n // most, n * d // cells)]
@@ -309,8 +316,8 @@ def sampled(rows: Any, d: int, most: int, cells: int) -> Any:
 def informative_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
     """Return the numbers of at most 32 columns of ``patterns`` (m, d) that tell most about the other columns.
 
-    Patterns are rows of 0 and 1. The columns are the pivots of a Cholesky factorization of the columns' covariance over
-    a sample of the rows. Fewer than 32 are returned if they determine all other columns.
+    Patterns are rows of 0 and 1. The returned columns are the pivots in a Cholesky factorization of the covariance of
+    the columns over a sample of the rows. Fewer than 32 columns are returned if they determine all other columns.
     """
     pattern = np.asarray(sampled(patterns, patterns.shape[1], *_SAMPLE), np.float32)
     pattern = pattern - pattern.mean(axis=0)
@@ -334,8 +341,8 @@ def sampled_fill(X: Any, size: int) -> float:
 
     A row has the columns in which it is not zero, and a cluster has all columns of its rows. A sample of rows is sorted
     by the columns that :func:`informative_columns` selects, and cut into groups of ``size`` neighbours. ``fill`` is the
-    mean number of columns of a group, and ``of_row`` that of a row. Clusters have fewer columns than such groups. So
-    their number of columns is estimated as of_row + EXCESS * (fill - of_row), with EXCESS < 1.
+    mean number of columns of a group, and ``of_row`` is the mean number of columns of a row. Clusters have fewer
+    columns than the groups. The estimate for a cluster is therefore of_row + EXCESS * (fill - of_row), with EXCESS < 1.
     """
     sample = sampled(X, X.shape[1], *_SORTED)
     groups = sample.shape[0] // size

@@ -1,12 +1,13 @@
 """Decide for which rows kernel values in float32 are precise enough.
 
-Rounding errors of K follow from the rows' squared norms, and from their entries for element-wise kernel functions.
+Rounding errors of a kernel value K(x, y) depend on the squared norms of the rows x and y. For an element-wise kernel
+function, K(x, y) = f(sum_j e(x_j, y_j)), they also depend on the largest and smallest entries of the rows.
 
-    measures: compute these norms and entries on the host.
-    measured: read the norms from the device, or compute norms and entries on the host.
+    measures: compute the norms and the extreme entries of rows on the host.
+    measured: read the norms from the device, or compute norms and extreme entries on the host.
     outside, check_range: test whether intermediate values of K leave the range of a dtype.
     scales: bound the rounding errors of kernel values in a fit.
-    RowPrecision: find the rows whose decision values float32 computes precisely enough.
+    RowPrecision: find the rows whose decision values are precise enough in float32.
 
 An Extent (clsvm/kernels/expression.py) holds the largest and smallest norm and entry in a set of rows.
 """
@@ -28,7 +29,7 @@ from clsvm.kernels.expression import INVALID, Extent
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-# largest accepted error from overflow or underflow of intermediate values, as a share of the largest kernel value
+# largest error of kernel values from overflow or underflow that is accepted, as a share of the largest kernel value
 LOST = 1e-4
 EPS = float(np.finfo(np.float64).eps)
 DECISION_ERROR = 5e-3  # largest accepted error bound of a decision value computed from float32 kernel values
@@ -40,7 +41,8 @@ class Measures(NamedTuple):
     Attributes
     ----------
     sizes
-        (n,) the squared norm of each row, or what Kernel.sizes defines instead for element-wise kernel functions.
+        (n,) the squared norm of each row. For element-wise kernel functions, K(x, y) = f(sum_j e(x_j, y_j)), it is an
+        estimate of how large such sums become (Kernel.sizes).
     high
         (n,) the largest absolute entry of each row for element-wise kernel functions; (0,) for others.
     low
@@ -53,14 +55,15 @@ class Measures(NamedTuple):
 
     @property
     def extent(self) -> Extent:
-        """Return the extremes over all rows: of squared norms in ``sizes``, and of entries in ``high`` and ``low``.
+        """Return the largest and smallest number in ``sizes``, the largest in ``high`` and the smallest in ``low``.
 
-        The smallest squared norm and entry are taken over positive numbers only. An extreme over no numbers is 0.
+        The arrays hold squared norms and extreme entries of rows. Smallest numbers are taken over positive numbers
+        only. The extreme of an empty array is 0.
         """
         return Extent(_most(self.sizes), _least(self.sizes), _most(self.high), _least(self.low))
 
     def some(self, rows: NDArray[Any]) -> Measures:
-        """Return the measures of the given rows."""
+        """Return the norms and extreme entries of the rows with the indices ``rows``."""
         return Measures(self.sizes[rows], *(entries[rows] if len(entries) else entries for entries in self[1:]))
 
 
@@ -73,7 +76,7 @@ def _least(numbers: Vector) -> float:
 
 
 def measures(kernel: Kernel, X: Data, plan: Plan) -> Measures:
-    """Compute on the host the Measures (norms and extreme entries) of the centred rows X - plan.centre."""
+    """Compute on the host the Measures (norms and extreme entries) of the rows of X minus the vector plan.centre."""
     step = max(1, (1 << 22) // max(1, X.shape[1]))
     found = [(np.zeros(0), np.zeros(0), np.zeros(0))]
     for start in range(0, X.shape[0], step):
@@ -84,7 +87,7 @@ def measures(kernel: Kernel, X: Data, plan: Plan) -> Measures:
 
 
 def _entries(X: Data) -> tuple[Vector, Vector]:
-    """Return the largest and the smallest nonzero absolute entry of each row, (n,) each, 0 for a row of zeros."""
+    """Return two arrays (n,): the largest absolute entry of each row, and the smallest nonzero one. Zero rows get 0."""
     if sp.issparse(X):
         rows, sizes = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), np.abs(X.data, dtype=np.float64)
         high, low = np.zeros(X.shape[0]), np.full(X.shape[0], np.inf)
@@ -99,8 +102,9 @@ def _entries(X: Data) -> tuple[Vector, Vector]:
 def outside(kernel: Kernel, rows: Extent, others: Extent, dtype: str, d: int) -> bool:
     """Return whether intermediate values of K leave the range of ``dtype`` and cause too large an error.
 
-    The error is too large above LOST times the largest kernel value. ``rows`` and ``others`` are the Extents of the two
-    sets of rows between which K is computed: their largest and smallest norm and entry. Rows have d features.
+    An error is too large if it exceeds LOST times the largest kernel value. K is computed between two sets of rows.
+    ``rows`` and ``others`` are the Extents of the two sets: their largest and smallest norm and entry. Rows have d
+    features.
     """
     found = kernel.evaluation(rows, others, dtype, d)
     return found.outside > LOST * found.largest
@@ -109,14 +113,15 @@ def outside(kernel: Kernel, rows: Extent, others: Extent, dtype: str, d: int) ->
 def check_range(kernel: Kernel, rows: Extent, others: Extent, d: int, which: str = "", dtype: str = "float64") -> None:
     """Raise ValueError if intermediate values of K leave the range of ``dtype`` and cause too large an error.
 
-    K is between two sets of rows (see :func:`outside`). ``which`` names the rows in the error message.
+    K is computed between two sets of rows. ``rows`` and ``others`` are the Extents of the two sets: their largest and
+    smallest norm and entry. ``which`` names the rows in the error message.
     """
     if outside(kernel, rows, others, dtype, d):
         both = rows.union(others)
         words = f"squared norms{which} from {both.least:.3g} to {both.largest:.3g}"
         if kernel.spec.element:
             words = f"entries{which} from {both.low:.3g} to {both.high:.3g}"
-        raise ValueError(f"{words} leave the range of {dtype} inside {kernel!r}: scale X")
+        raise ValueError(f"{words}: intermediate values of {kernel!r} leave the range of {dtype}; scale X")
 
 
 class Scales(NamedTuple):
@@ -129,9 +134,9 @@ class Scales(NamedTuple):
     double
         largest error of a kernel value in float64, in units of float64's eps.
     sizes
-        (n,) Measures.sizes of the rows, such as squared norms; None for a precomputed kernel.
+        (n,) squared norms of the rows (Measures.sizes); None for a precomputed kernel.
     extent
-        the largest and smallest of ``sizes``, and of the rows' entries; None for a precomputed kernel.
+        the largest and smallest of ``sizes``, and of the entries of the rows; None for a precomputed kernel.
     """
 
     in_dtype: float
@@ -165,34 +170,36 @@ def scales(
 def measured(stream: Stream, rows: Rows, kernel: Kernel, X: Data, plan: Plan) -> Measures:
     """Return the Measures (norms and extreme entries) of the rows X, which ``rows`` holds on a device.
 
-    The norms are read from the device. For element-wise kernel functions, which need extreme entries too, the host
-    computes the Measures from X. It also does so if a norm is so small that squares of entries may have underflowed.
+    The norms are read from the device, with two exceptions. For element-wise kernel functions, which need extreme
+    entries too, the host computes the Measures from X. The host also computes them if a norm is so small that squares
+    of entries may have underflowed.
     """
     eps, floor = float(np.finfo(rows.dtype).eps), underflow(rows.dtype, X.shape[1])
     found: Vector = stream.read(rows.xx, rows.dtype, rows.n_pad)[rows.position].astype(np.float64)
-    # The device counts squares that underflow as 0. If a norm is so small that this matters, the host computes norms.
+    # The device counts squares that underflow as 0. If they matter for a small norm, the host computes all norms.
     if kernel.spec.element or found.min(initial=np.inf) * eps < floor:
         return measures(kernel, X, plan)
     return Measures(found, found[:0], found[:0])
 
 
 def beyond(what: str, dtype: str) -> str:
-    """Return an error message which says that ``what`` exceeds the range of ``dtype``."""
+    """Return the error message for a quantity ``what`` that exceeds the range of ``dtype``."""
     return f"{what} for {dtype}: scale X" + (" or take dtype='float64'" * (dtype == "float32"))
 
 
 class RowPrecision:
     """Tell for which rows float32 kernel values keep the error of a decision value below DECISION_ERROR.
 
-    The error bound grows with the coefficients and with the row's norm. The result for a row depends on that row alone.
+    The error bound of a decision value grows with the coefficients and with the norm of the row. The result for a row
+    does not depend on other rows.
 
-    An Extent holds the largest and smallest norm of a set of rows, and for element-wise kernel functions their entries'
-    extremes. All rows within the Extent of the support vectors share one test. For other rows, a norm or entry
-    above that Extent is rounded up to a power 2^(i / 8), with whole i. One below it is rounded down. Rows with the same
-    rounded numbers then share a test.
+    An Extent holds the largest and smallest norm of a set of rows, and for element-wise kernel functions the largest
+    and smallest entry. All rows within the Extent of the support vectors share one test. For other rows, a norm or
+    entry above the Extent is rounded up to a power 2^(i / 8) with an integer i. A norm or entry below the Extent is
+    rounded down to a power of this form. Rows with the same rounded numbers share a test.
 
-    ``span`` is the Extent of the support vectors. ``weight`` is the sum of a decision function's absolute coefficients,
-    the largest if there are several functions. ``d`` is the number of terms in an inner product.
+    ``span`` is the Extent of the support vectors. ``weight`` is the sum of the absolute coefficients of a decision
+    function, the largest sum if there are several functions. ``d`` is the number of terms in an inner product.
 
     Attributes
     ----------
@@ -206,19 +213,19 @@ class RowPrecision:
         self.sufficient = self._holds("float32", span)
 
     def _holds(self, dtype: str, rows: Extent) -> bool:
-        """Return whether kernel values in ``dtype`` are precise enough for rows whose magnitudes are ``rows``."""
+        """Return whether ``dtype`` is precise enough for rows within the Extent ``rows`` of norms and entries."""
         if (dtype, rows) not in self._found:
             info, both = np.finfo(dtype), rows.union(self._span)
             eps, (largest, least, *_) = float(info.eps), both
             error = eps * self._kernel.rounding(largest, eps, least, underflow(dtype, self._d))
             error = max(error, self._kernel.evaluation(rows, self._span, dtype, self._d).error)
-            # |x - y|^2 must be in range, and is up to four times as large as a squared norm
+            # |x - y|^2 must be in the range of dtype, and is up to four times as large as a squared norm
             within = 4 * largest < float(info.max) and error * self._weight <= DECISION_ERROR
             self._found[dtype, rows] = within
         return self._found[dtype, rows]
 
     def __call__(self, found: Measures, dtype: str = "float32") -> NDArray[np.bool_]:
-        """Return for each row whether its kernel values in ``dtype`` are precise enough for a decision value.
+        """Return for each row whether kernel values in ``dtype`` are precise enough for its decision value.
 
         ``found`` holds the norms and extreme entries of the rows.
         """
@@ -228,7 +235,7 @@ class RowPrecision:
         return out
 
     def check(self, found: Measures) -> None:
-        """Raise ValueError if K leaves the range of float64 for a row.
+        """Raise ValueError if kernel values between a row and the support vectors leave the range of float64.
 
         ``found`` holds the norms and extreme entries of the rows.
         """
@@ -239,9 +246,10 @@ class RowPrecision:
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
         """Find the rows whose norm or entries are outside the Extent of the support vectors.
 
-        A norm or entry above the Extent is rounded up to a power 2^(i / 8), with whole i. One below it is rounded
-        down. Rows with the same rounded numbers form a group. Yield the Extent of each group and the indices of its
-        rows.
+        An Extent holds the largest and smallest norm and entry of a set of rows. A norm or entry above the Extent of
+        the support vectors is rounded up to a power 2^(i / 8) with an integer i. A norm or entry below the Extent is
+        rounded down. Rows with the same rounded numbers form a group. Yield the Extent of each group and the indices of
+        its rows.
         """
         sizes, high, low = found
         rows = np.stack([sizes, sizes, high, low][: 4 if len(high) else 2])

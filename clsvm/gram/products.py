@@ -1,18 +1,20 @@
-"""Compute products with a kernel matrix K that is never stored whole.
+"""Compute products with a kernel matrix K from rows.
 
-X are the n training rows. U are the right-hand rows of a product K(X, U). A panel is the buffer that holds U. D
-(problems, capacity) holds the weights of U, one row for each problem.
+X are the n training rows. U are the right-hand rows of a product K(X, U). The buffer that holds U is called a panel.
+D (problems, capacity) are weights of the rows U, and c (problems, n) are sums, with a row for each of several dual
+problems. ``capacity`` is the number of rows that fit in the panel.
 
     gather: copy U and its squared norms into the panel, given the positions of U in X.
-    tile: compute T = K(U, U).
+    tile: compute K(U, U).
     accumulate: add D K(U, X) to the sums c, and write K(U, X) to a store if the caller passes one.
 
 :class:`Operator` names these products for the solvers. :class:`Gram` computes them from rows that one device holds.
-Rows are stored in lane groups of V rows, which kernels compute side by side (layouts/record.py).
+Rows are stored in lane groups: V rows that kernels compute side by side (layouts/record.py).
 
-Every value K(x, u) is computed by one chain of operations in the order of the columns. Its bits therefore depend on
-neither the layout nor the other rows of a product. There are two exceptions: values of element-wise kernel functions
-depend on the layout, and matrix units (tensor cores) round in their own way.
+Every value K(x, u) is computed by one chain of operations in the order of the columns. The bits of K(x, u) do not
+depend on the other rows of a product. If the order of columns is the same, they do not depend on the layout either. Two
+kinds of values are exceptions. Element-wise kernel functions depend on the layout, and matrix units (tensor cores)
+round in their own way.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,11 +35,10 @@ from clsvm.opencl.contexts import Kernel as DeviceKernel
 from clsvm.opencl.stream import ALIGNMENT, Buffer, Stream
 
 Slots = dict[int, Buffer]
-# MAX_LAUNCH: largest cost of a GPU launch, in multiply-adds of dense rows. A small GPU takes 0.2 s for such a launch.
-# A driver may reset a GPU that also draws the screen if a launch takes 2 s.
+# Largest cost of a GPU launch, in multiply-adds: 0.2 s on a small GPU. A driver may reset a GPU if a launch takes 2 s.
 MAX_LAUNCH = 1e11
 PASSING = 8 << 20  # largest size in bytes of a temporary store of kernel values, so that a CPU cache holds the store
-# A temporary store of K has at least this many rows of X, since filling it searches all columns of an inverted index.
+# Smallest number of rows of X in a temporary store of K. With fewer, searching an inverted index takes too long.
 MIN_STORE_ROWS = 4096
 
 
@@ -47,16 +48,16 @@ class Store(NamedTuple):
     Attributes
     ----------
     slabs
-        one buffer, or SLABS buffers of equal size.
+        the buffers of the rows of K, which are called slabs: one buffer, or SLABS buffers of equal size.
     slab_rows
         number of rows of K in each slab.
     ld
         number of values in each row of K.
     slot
-        int32 buffer. Row u of K(U, X), for right-hand rows U, becomes row slot[u] % slab_rows of the slab with index
-        slot[u] // slab_rows.
+        int32 buffer. Row u of a product K(U, X), where U are selected rows and X all rows, becomes row
+        slot[u] % slab_rows of the slab with the index slot[u] // slab_rows.
     near
-        whether the next kernel reads the values, so that SIMD kernels leave them in the CPU's caches.
+        whether the next kernel reads the values, so that kernels on CPUs leave the values in the caches.
     """
 
     slabs: tuple[Buffer, ...]
@@ -66,17 +67,19 @@ class Store(NamedTuple):
     near: bool = False
 
     def arguments(self) -> tuple[Any, ...]:
-        """Return the values of the kernel parameters STORE_PARAMETERS (epilogue.mako), in their order."""
+        """Return the arguments for the OpenCL kernel's parameters STORE_PARAMETERS, which epilogue.mako defines."""
         return (*self.slabs, self.slab_rows, np.int64(self.ld), self.slot)
 
 
 class Update(NamedTuple):
     """Describe an update c += D K(U, X) of sums c (problems, n), with weights D (problems, capacity) of the rows U.
 
+    U are rows that were copied into a buffer, the panel. K(U, X) are the kernel values between U and the n rows X.
+
     Attributes
     ----------
     problems
-        number of rows of c and D.
+        number of dual problems. Each has a row of sums in c and a row of weights in D.
     n
         number of values in a row of c.
     c
@@ -86,9 +89,10 @@ class Update(NamedTuple):
     capacity
         number of values in a row of D.
     sections
-        0, or the number of sections into which the rows U are divided. With sections, c holds several arrays of sums
-        (problems, n). Each section adds to one of them. For each section, the buffer ``count`` of
-        :meth:`Operator.accumulate` has three numbers: its number of rows, its first row, and the index of its array.
+        0, or the number of sections into which U is divided. A section is a range of rows U. With sections, c holds
+        several arrays of sums (problems, n), and each section adds to one array. The buffer ``count`` of
+        :meth:`Operator.accumulate` then has three numbers for each section: the number of its rows, its first row, and
+        the index of its array.
     """
 
     problems: int
@@ -99,12 +103,12 @@ class Update(NamedTuple):
     sections: int = 0
 
     def arguments(self) -> tuple[Any, ...]:
-        """Return the values of the kernel parameters UPDATE_PARAMETERS (epilogue.mako), in their order."""
+        """Return the arguments for the OpenCL kernel's parameters UPDATE_PARAMETERS, which epilogue.mako defines."""
         return self.problems, np.int64(self.n), self.c, self.D, self.capacity
 
 
 class Tile(NamedTuple):
-    """Describe the square matrix out[u, v] = K(row u, row v) among the right-hand rows U that a panel holds.
+    """Describe the square matrix out[u, v] = K(row u, row v) of the rows in a panel, a buffer of rows of X.
 
     Attributes
     ----------
@@ -113,13 +117,14 @@ class Tile(NamedTuple):
     count
         int32 buffer with the number of rows.
     out
-        buffer for the values, ``capacity`` of them in each row.
+        buffer for the matrix. The number of values in each row is the panel's capacity.
     reused
-        number of leading columns v that ``out`` already holds. The others are computed, V (a lane group) at a time.
+        number of leading columns v that ``out`` already holds. The other columns are computed, V columns at a time,
+        where V is the number of rows in a lane group.
     symmetric
-        whether the values out[u, v] with reused <= u < v may be left out, since they equal out[v, u].
+        whether values out[u, v] with reused <= u < v may be left out, since they equal out[v, u].
     most
-        upper bound of ``count`` if the host knows one below the panel's capacity, else 0.
+        upper bound of the number of rows, if the host knows one below the panel's capacity; else 0.
     """
 
     rows: Buffer
@@ -133,6 +138,7 @@ class Tile(NamedTuple):
 class Operator(Protocol):
     """Compute products with a kernel matrix for solvers, whether the matrix is stored or computed from rows.
 
+    X are the rows of the operator, and U the right-hand rows of a product K(X, U). The buffer of U is called a panel.
     An operator belongs to one stream and one thread.
 
     Attributes
@@ -140,16 +146,16 @@ class Operator(Protocol):
     whole
         whether the device holds all of K.
     resident
-        whether the device holds all rows in one set of buffers.
+        whether the device holds all rows X, and products compute K from them.
     share
         the share of the free memory that a working set may take.
     by_blocks
-        whether every product copies its right-hand rows again, one block of rows after another. The time of a product
-        then grows with the number of blocks.
+        whether the device is a CPU and every product copies its right-hand rows again, one block of rows after another.
+        If so, the time of a product grows with the number of blocks.
     units
         the matrix units (tensor cores) that compute products with many right-hand rows, or None.
     width
-        number of right-hand rows in a block of a panel; the sizes of working sets are multiples of it.
+        number of right-hand rows in a block of a panel. The sizes of working sets are multiples of ``width``.
     stream
         the device stream.
     rows
@@ -171,49 +177,49 @@ class Operator(Protocol):
     def panel(self, capacity: int, square: bool = False) -> Panel:
         """Return an empty panel, a buffer with room for ``capacity`` or more right-hand rows U of a product K(X, U).
 
-        Set ``square`` if :meth:`tile` or :meth:`between` will compute K between right-hand rows of the panel.
+        Set ``square`` if :meth:`tile` or :meth:`between` will compute kernel values between rows of the panel.
         """
 
     def panel_bytes(self, capacity: int) -> int:
-        """Return the size in bytes of a panel for ``capacity`` right-hand rows U of a product K(X, U)."""
+        """Return the size in bytes of a panel, the buffer of ``capacity`` rows U of products K(X, U)."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         """Return a view of the rows ``first`` to ``first + capacity - 1`` of a filled panel.
 
-        A panel is the buffer of the right-hand rows. ``first`` and ``capacity`` are multiples of :attr:`width`. The
+        A panel is the buffer of the rows U of K(X, U). ``first`` and ``capacity`` are multiples of :attr:`width`. The
         buffer ``count`` holds how many rows of the view are in use.
         """
 
     def row_source(self, panel: Panel) -> tuple[RowSource, tuple[Any, ...]] | None:
-        """Return OpenCL text that computes rows of K among the right-hand rows in a panel, and the text's arguments.
+        """Return OpenCL text that computes rows of K(U, U), and the text's arguments.
 
-        Return None if the panel holds only one block of its rows at a time, or binary features as single bits. Only
-        solvers on CPUs include the text in their programs.
+        U are rows of X, copied into the buffer ``panel``. Only solvers on CPUs include the text in their programs.
+        Return None if the buffer holds only a part of U at a time, or stores binary features as single bits.
         """
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel. Position -1 gives a zero row.
+        """Copy the rows of X at the positions rows[0 .. count - 1] into ``panel``, the buffer of the rows U of K(X, U).
 
-        The panel, a buffer, then holds them as the right-hand rows U of a product K(X, U).
+        Position -1 gives a zero row.
         """
 
     def tile(self, panel: Panel, tile: Tile) -> None:
-        """Write K(U, U) to ``tile.out``. The panel, made with square=True and filled, holds the right-hand rows U."""
+        """Write K(U, U) to ``tile.out`` for the rows U in the buffer ``panel``, which was made with square=True."""
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         """Add D K(U, X) to the sums c, and write K(U, X) into ``store``.
 
-        U are the panel's right-hand rows, and X the operator's rows. The buffer ``count`` holds the number of rows U.
-        ``update`` holds the weights D and the sums c. ``store`` or ``update`` may be None. If ``end`` is positive, the
-        caller needs the product only for the rows of X before position ``end``. It is a multiple of V, the number of
-        rows in a lane group.
+        U are the right-hand rows in the buffer ``panel``, and X the operator's rows. The buffer ``count`` holds the
+        number of rows U. ``update`` holds the weights D and the sums c. ``store`` or ``update`` may be None. A positive
+        ``end`` says that the caller needs the product only for the rows of X before position ``end``. ``end`` is a
+        multiple of V, the number of rows that kernels compute side by side.
         """
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         """Compute K(R, U), where R are the rows in the panel ``right``, and U the rows in ``panel``.
 
-        Panels are buffers of rows; ``panel`` was made with square=True. The buffer ``count`` holds the number of rows
-        R. The buffer ``at`` holds the positions of U in X. If ``update`` is None, K(R, U) is written to the buffer
+        Panels are buffers of rows of X. ``panel`` was made with square=True. The buffer ``count`` holds the number of
+        rows R. The buffer ``at`` holds the positions of U in X. If ``update`` is None, K(R, U) is written to the buffer
         ``K``. Otherwise D K(R, U) is added to the sums of ``update``, whose weights D belong to the rows R.
         """
 
@@ -222,7 +228,7 @@ class Operator(Protocol):
 
         The device must hold all rows X.
         """
-        raise TypeError("matrix units (tensor cores) need all rows in one set of buffers on the device")
+        raise TypeError(f"matrix units (tensor cores) need all rows X on the device, got {type(self).__name__}")
 
     def unreserved(self) -> AbstractContextManager[None]:
         """Return a context in which the caller may use the memory that the operator reserved for its own products."""
@@ -230,7 +236,10 @@ class Operator(Protocol):
 
 
 def _product(store: Store | None, update: Update | None) -> str:
-    """Return the name in programs.PRODUCTS of the product that fills ``store`` or adds to the sums of ``update``."""
+    """Return the key in programs.PRODUCTS of the kernel to launch for ``store`` and ``update``.
+
+    The kernel writes kernel values to ``store``, adds weighted values to the sums of ``update``, or does both.
+    """
     if store is None:
         return "sections" if update and update.sections else "update"
     slabs, near = len(store.slabs) > 1, store.near and not update
@@ -243,16 +252,17 @@ class Gram(Operator):
     Attributes
     ----------
     reader
-        object for the layout of the rows, which fills panels with right-hand rows and yields the launches of products.
+        object that copies rows U into panels, their buffers, and yields the launches of products K(X, U). Its class
+        depends on the layout of the rows X.
     numbers
         the kernel function's scalar arguments, such as gamma.
     squared
         buffer of the rows' squared norms as the matrix units (tensor cores) compute them, or None.
     min_tiles
-        smallest number of the larger register tiles, named "wide", for which a product uses them. Fewer would leave
-        compute units idle.
+        smallest number of work-groups for which a product is divided into large blocks of K. With fewer work-groups,
+        compute units would idle, so smaller blocks are used.
 
-    ``slots`` is a dictionary in which :meth:`slot` keeps the buffers that it makes. Several Grams may share it.
+    ``slots`` is a dictionary in which :meth:`slot` keeps the buffers that it makes. Several Grams may share ``slots``.
     """
 
     resident = True
@@ -267,7 +277,7 @@ class Gram(Operator):
         self._grams: dict[tuple[str, str, str], tuple[DeviceKernel, dict[str, int]]] = {}
         self._slots: Slots = {} if slots is None else slots
         self._plain: Gram | None = None  # a Gram of the same rows whose kernels add to sums without storing K
-        self.squared: Buffer = None  # squared norms as the matrix units (tensor cores) compute them
+        self.squared: Buffer = None  # squared norms, computed by the matrix units (tensor cores)
         self.min_tiles = stream.compute_units
 
     def use(self, units: Units | None) -> None:
@@ -299,10 +309,10 @@ class Gram(Operator):
         return self.reader.part(panel, first, capacity, count)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel, the buffer of right-hand rows.
+        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel, the buffer of the rows U of K(X, U).
 
-        A panel for CSR rows must have been made for at least as many entries as these rows have. With ``fresh`` the
-        rest of the panel becomes zero. Otherwise rows that other Grams wrote into the panel remain.
+        A panel for CSR rows must have been made for at least as many entries as the copied rows have. If ``fresh`` is
+        true, the rest of the panel becomes zero. If it is false, rows that other Grams copied into the panel remain.
         """
         self.reader.gather(panel, rows, count, fresh)
 
@@ -312,7 +322,7 @@ class Gram(Operator):
 
     @property
     def groups(self) -> range:
-        """Return the indices of all lane groups of X. A lane group is V rows stored side by side."""
+        """Return the indices of all lane groups of X. A lane group is V rows that kernels compute side by side."""
         return range(self.rows.n_pad // self.rows.lanes)
 
     def row_source(self, panel: Panel) -> tuple[RowSource, tuple[Any, ...]] | None:
@@ -337,9 +347,9 @@ class Gram(Operator):
         self.over_rows(groups, 0, panel, count, store, update)
 
     def of_all(self, capacity: int = 0, square: bool = False) -> Panel:
-        """Return a panel that holds all rows of X in the caller's order, as the right-hand rows of a product K(X, X).
+        """Return a panel, the buffer of the rows U of K(X, U), that holds all rows of X in the caller's order.
 
-        The panel has a capacity of at least ``capacity`` rows.
+        The panel has a capacity of at least ``capacity`` rows. ``square`` says that products among its rows follow.
         """
         stream, n = self.stream, self.rows.n
         panel = self.panel(capacity or n, square)
@@ -349,7 +359,7 @@ class Gram(Operator):
         return panel
 
     def values(self, panel: Panel, m: int) -> NDArray[Any]:
-        """Return K(X, U) (n, m) as a host array for the m right-hand rows U of a filled panel.
+        """Return K(X, U) (n, m) as a host array for the m right-hand rows U in the buffer ``panel``.
 
         The rows X are in the caller's order.
         """
@@ -365,8 +375,7 @@ class Gram(Operator):
     ) -> None:
         """Compute the product of :meth:`accumulate` only for the rows X in the lane groups ``groups`` (V rows each).
 
-        The first value in each row of the store, and in each row of the sums of ``update``, belongs to row ``base``
-        of X.
+        The first number in each row of ``store``, and in each row of sums of ``update``, belongs to row ``base`` of X.
         """
         if update and not store and self._layout.plain:
             self._add_through_store(groups, base, panel, count, update)
@@ -378,11 +387,11 @@ class Gram(Operator):
         """Add D K(U, X) to the sums c through a temporary store of K. ``update`` holds the weights D and the sums c.
 
         Kernels of some layouts must store values of K before adding them. The store holds K between one block of
-        right-hand rows U and some rows of X at a time. If memory has no room for MIN_STORE_ROWS rows of X, kernels of
-        the layout ``Layout.plain`` add to c without a store.
+        right-hand rows U and some rows of X at a time. If memory is too small for a store of MIN_STORE_ROWS rows of X,
+        kernels of the simpler layout ``Layout.plain`` add to c without a store.
         """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
-        # sub-buffers of c may begin at multiples of ``unit`` lane groups (V rows each), so ``step`` is such a multiple
+        # sub-buffers of c begin at multiples of ``unit`` lane groups (V rows each), so ``step`` is such a multiple
         unit = ALIGNMENT // (8 * V)
         limit = min(PASSING, (stream.limit - stream.allocated) // 2)
         step = unit * (limit // (width * itemsize * V * unit))
@@ -403,16 +412,16 @@ class Gram(Operator):
                 self.over_rows(some, first, panel, count, store, update._replace(c=c))
 
     def slot(self, capacity: int) -> Buffer:
-        """Return the int32 buffer 0 .. capacity - 1 for Store.slot, by which row u of K(U, X) is stored as row u."""
+        """Return an int32 buffer of the numbers 0 .. capacity - 1, a Store.slot that keeps the order of rows of K."""
         if capacity not in self._slots:
             self._slots[capacity] = self.stream.upload(np.arange(capacity, dtype=np.int32))
         return self._slots[capacity]
 
     def _wide(self, one: Launch, update: bool) -> bool:
-        """Return whether the launch ``one`` is large enough for the larger register tiles, named "wide".
+        """Return whether the launch ``one`` is divided into large blocks of K, which profiles name "wide".
 
-        It must have at least ``min_tiles`` of them. If ``update`` is true, it has fewer tiles, because one work-group
-        takes all right-hand rows.
+        Large blocks are used if the launch then has at least ``min_tiles`` work-groups. If ``update`` is true, a
+        work-group takes all rows U of K(X, U), so that the launch has fewer work-groups.
         """
         profile = self.stream.profile
         if "wide" not in profile.tiles or one.blocks < 2:
@@ -424,9 +433,9 @@ class Gram(Operator):
     def prepared(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
         """Return functions, one for each launch. Calling all of them adds D K(U, X) to the sums c of ``update``.
 
-        ``update`` also holds the weights D. The right-hand rows U are in sections, ranges of the panel's rows with sums
-        of their own. X are the dense rows in the lane groups ``groups``. The functions may be called again after new
-        data is written to the same buffers.
+        ``update`` also holds the weights D. The right-hand rows U are in sections, which are ranges of rows of
+        ``panel``. Each section has sums of its own. X are the dense rows in the lane groups ``groups`` (V rows each).
+        The functions may be called again after new data are written to the same buffers.
         """
         single = len(groups) == 1 and self.stream.profile.style == "simd"
         product = "sections, one group" if single else "sections"
@@ -439,9 +448,9 @@ class Gram(Operator):
     ) -> Iterator[tuple[Any, ...]]:
         """Yield the kernel, global size, local size and arguments of each launch of a product.
 
-        ``product`` is a key of programs.PRODUCTS. ``over`` has one record for each range of rows of X that a launch may
-        take. On a GPU, a range that would take long is divided among several launches. The first value in each row of
-        the output belongs to row ``base`` of X.
+        ``product`` is a key of programs.PRODUCTS. ``over`` has a record for each range of rows of X. On a GPU, a range
+        that would take long is divided among several launches. The first number in each row of the output belongs to
+        row ``base`` of X.
         """
         stream, r, of_panel = self.stream, self.rows, programs.PRODUCTS[product].tile
         simd, sections = stream.profile.style == "simd", max(1, update.sections) if update else 1
@@ -456,7 +465,7 @@ class Gram(Operator):
                 one = one._replace(arguments=(values, at, self.squared, d, count, vectors, panel.squared))
             kernel, numbers = self._program(product, shape, units, one.kernel)
             cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # multiply-adds for V rows of X
-            each = numbers.get("GROUPS", 1)  # number of lane groups (V rows each) in a register tile
+            each = numbers.get("GROUPS", 1)  # lane groups (V rows each) of a work-group
             step = max(1, one.groups) if simd else each * max(1, int(MAX_LAUNCH / (each * cells)))
             for begin in range(0, one.groups, step):
                 some = min(step, one.groups - begin)
@@ -464,14 +473,14 @@ class Gram(Operator):
                     grid = (one.items or self._layout.size(stream, numbers, of_panel, some, cells), 1), (1, 1)
                 else:
                     grid = self._layout.grid(numbers, some, 1 if update else one.blocks)
-                size, local = (*grid[0], sections), (*grid[1], 1)  # the third dimension counts sections
+                size, local = (*grid[0], sections), (*grid[1], 1)  # sections are ranges of rows U of K(X, U)
                 yield kernel, size, local, one.first + begin, some, base, one.arguments, *outcome, self.numbers
 
     def _program(self, product: str, shape: str, units: Units | None, name: str) -> tuple[DeviceKernel, dict[str, int]]:
         """Return the kernel ``name`` from the program of a product, and the numeric -D options of the program.
 
-        ``product`` is a key of programs.PRODUCTS, and ``shape`` the size class of the panel, or "wide" for larger
-        register tiles. ``units`` are the matrix units that compute the product, or None.
+        ``product`` is a key of programs.PRODUCTS. ``shape`` is the size class of the rows U in K(X, U), or "wide" to
+        divide the product into larger blocks. ``units`` are the matrix units (tensor cores) to use, or None.
         """
         which = product, units.name if units else shape, name
         if which not in self._grams:

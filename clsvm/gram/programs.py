@@ -1,20 +1,21 @@
 """Name the OpenCL programs that compute products with K, one for each product, layout, dtype and device profile.
 
 X are rows, and U the right-hand rows of a product K(X, U). A panel is the buffer that holds U. A second panel may hold
-other right-hand rows R. c are sums of kernel values, weighted by D. Each product sets macros by -D options:
+other right-hand rows R. D are weights of the right-hand rows, and c the sums of kernel values with these weights. Each
+product sets macros by -D options:
 
     rows: store K(U, X). Macro STORE.
     update: c += D K(U, X). Macro UPDATE. Layouts that need a temporary store of K use the program of "both" instead.
     both: store K(U, X) and add D K(U, X) to c in one pass. Macros STORE, UPDATE.
-    tile: store K(U, U) among the panel's rows. Macro STORE.
-    symmetric tile: store K(U, U) without the values that mirror others. Macros STORE, SYMMETRIC. Only SIMD-style
-        devices, which are CPUs, use this product, because it saves time on few cores.
+    tile: store K(U, U). Macro STORE.
+    symmetric tile: store K(U, U), but of most pairs of equal values K(u, v) and K(v, u) only one. Macros STORE,
+        SYMMETRIC. Only CPUs use this product, because it saves time on few cores.
     tile update: c += D K(R, U) between two panels. Macro UPDATE.
-    sections: c += D K(U, X) for each section of a panel, a range of rows U with its own sums c. Macros UPDATE,
-        SECTIONS. Only the dense layout has this product.
+    sections: c += D K(U, X) for each section, a range of rows U with its own sums c. Macros UPDATE, SECTIONS. Only the
+        layout "dense" has this product.
 
-A :class:`Variant` is a program text with its -D options. The library runs variants; tools write them out for C programs
-and cross-compile them.
+A :class:`Variant` is a program text with its -D options. The library runs variants. Tools write variants to files for C
+programs, and compile them for other devices.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from clsvm.opencl.stream import ALIGNMENT
 
 
 class Product(NamedTuple):
-    """Describe one of PRODUCTS, the kinds of products with K for which programs exist.
+    """Describe a kind of product with K for which programs exist (PRODUCTS).
 
     A panel is the buffer that holds the right-hand rows U of a product K(X, U).
 
@@ -42,13 +43,13 @@ class Product(NamedTuple):
     tile
         whether the product computes K(U, U), or K(R, U) with the rows R of a second panel, instead of K(X, U).
     simd
-        whether only devices with SIMD-style kernels, which are CPUs, use the product.
+        whether only CPUs, whose kernels are in SIMD style, use the product.
     layout
         the only layout that has the product, or None if all layouts have it.
     without
         size classes of the right-hand rows U ("two", "few" or "many") for which the product has no program.
     single
-        whether SIMD-style kernels compute one lane group (V rows of X side by side) at a time instead of several.
+        whether kernels on CPUs compute one lane group at a time instead of several. A lane group is V rows of X.
     """
 
     options: tuple[str, ...]
@@ -60,7 +61,7 @@ class Product(NamedTuple):
 
 
 SLABS = 8  # largest number of buffers ("slabs") that hold rows of K
-# A buffer has three ints for each section of a panel, a range of its rows. SECTION: distance in ints between sections.
+# A section is a range of the rows U of K(X, U). A buffer has three ints for a section, one section every SECTION ints.
 SECTION = ALIGNMENT // 4
 _SECTIONS = "-DUPDATE", f"-DSECTIONS={SECTION}"
 
@@ -82,12 +83,12 @@ PRODUCTS = {
 def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: int = 0, shape: str = "many") -> Variant:
     """Return the program of a product (see PRODUCTS) for a kernel function, a layout ``kind`` and a dtype.
 
-    ``shape`` is the size class of the right-hand rows: "two", "few" or "many" (profiles.shape_class). Raises
-    ValueError if the kernel function lacks this layout.
+    ``spec`` describes the kernel function. ``shape`` is the size class of the rows U in K(X, U): "two", "few" or "many"
+    (profiles.shape_class). Raises ValueError if the kernel function does not support the layout.
     """
     if kind not in layouts.names(spec):
         allowed = ", ".join(layouts.names(spec))
-        raise ValueError(f"kernel {spec.name or spec.formula} has the layouts {allowed}, got {kind!r}")
+        raise ValueError(f"kernel function {spec.name or spec.formula} supports only layouts {allowed}, got {kind!r}")
     layout = layouts.LAYOUTS[kind]
     made = PRODUCTS["both" if product == "update" and layout.plain else product]
     if made.single:
@@ -99,29 +100,29 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
 
 
 def update(profile: Profile, dtype: str) -> Variant:
-    """Return the program that adds D K to the gradients f, for weights D and stored rows of K."""
+    """Return the program that adds D K to the gradients of the dual problem, for weights D and stored rows of K."""
     made = *options(profile, dtype), f"-DSLABS={SLABS}", f"-DBLOCK={profile.block}"
     grouped = [f"-DWG={profile.group}"] * (profile.style == "workgroup")
     return Variant(f"update {dtype}", sources.cl("gram/update"), (*made, *grouped), "update")
 
 
 def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """Return the global and local size of a launch of the program :func:`update` over n rows."""
+    """Return the global and local size of a launch of the program that :func:`update` returns, over n rows."""
     pieces = -(-n // profile.block)
     return ((pieces,), None) if profile.style == "simd" else ((pieces * profile.group,), (profile.group,))
 
 
-SIDE = 16  # the kernel mirror_rows (stored.cl) copies squares of 16 x 16 values of K
+SIDE = 16  # the kernel mirror_rows (stored.cl) copies 16 x 16 values of K at a time
 COPIED = 2.0  # cost of copying a value K[u][v] to K[v][u], as a multiple of the profile's cache_cost
-# Gathering a value of K reads its cache line, at most CACHE_LINE values. Each value read costs GATHERED * cache_cost.
+# To gather one value of K, a device reads up to CACHE_LINE values, each at the cost GATHERED * Profile.cache_cost.
 GATHERED, CACHE_LINE = 0.45, 16
 
 
 def gather_cost(profile: Profile, n: int, W: int) -> float:
     """Return the cost of gathering one value of K if W values are gathered from each stored row of n values.
 
-    The unit is one multiply-add of a product of dense rows. Gathering a value costs the reading of its cache line. If W
-    is so large that the whole row is read, a gathered value costs the reading of n / W values instead.
+    The unit is one multiply-add of a product of dense rows. A device reads a whole cache line for each gathered value.
+    If W is so large that the device reads the whole row, the cost of a gathered value is that of reading n / W values.
     """
     return GATHERED * min(CACHE_LINE, n / W) * profile.cache_cost
 
@@ -129,7 +130,7 @@ def gather_cost(profile: Profile, n: int, W: int) -> float:
 def stored(profile: Profile, dtype: str) -> Variant:
     """Return the program of products with a stored kernel matrix.
 
-    Its kernels are gather_tile, mirror_rows and add_between.
+    The program has the kernels gather_tile, mirror_rows and add_between.
     """
     made = *options(profile, dtype), f"-DSLABS={SLABS}"
     return Variant(f"stored {dtype}", sources.cl("gram/stored"), made, "gather_tile")
@@ -138,7 +139,7 @@ def stored(profile: Profile, dtype: str) -> Variant:
 class RowSource(NamedTuple):
     """Hold OpenCL text, with its -D options, that makes a row of a subproblem's kernel matrix when the row is needed.
 
-    SIMD programs that solve subproblems include the text.
+    Programs that solve subproblems on CPUs include the text.
     """
 
     name: str
@@ -147,25 +148,26 @@ class RowSource(NamedTuple):
 
 
 def computed_rows(spec: Spec) -> RowSource:
-    """Return the OpenCL text that computes rows of a subproblem's matrix K from its rows in a panel, a buffer."""
+    """Return OpenCL text that computes rows of a subproblem's matrix K from a buffer of the subproblem's rows."""
     return RowSource(spec.name or "expression", sources.render("gram/row_simd", kernel=spec))
 
 
 def stored_rows() -> RowSource:
-    """Return the OpenCL text that copies rows of a subproblem's matrix K from a stored kernel matrix."""
+    """Return OpenCL text that copies rows of a subproblem's matrix K from a stored kernel matrix."""
     return RowSource("stored", sources.cl("gram/row_stored"), (f"-DSLABS={SLABS}",))
 
 
-BLOCK = 32  # a work-item of the kernel forward_back takes this many lane groups, each V rows of X side by side
-RUN = 128  # number of terms that are summed in the dtype of K before their sum is added to a double or a pair of floats
+BLOCK = 32  # a work-item of the kernel forward_back takes BLOCK lane groups, each of V rows of X
+RUN = 128  # number of terms summed in the dtype of K, before the sum is added to a double or a pair of floats
 
 
 def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0, sub: int = 4) -> Variant | None:
-    """Return the program that computes K' H K B in one pass over the rows of K, for a given matrix B.
+    """Return the program that computes K' H K B in one pass over the rows of K, for a matrix B of k columns.
 
-    H multiplies each row of K B, of k values, by a k x k matrix of its own. A work-item takes BLOCK = 32 lane groups,
-    each V rows of X stored side by side. Its scratch memory holds the values of K for ``sub`` lane groups at a time.
-    BLOCK must be a multiple of ``sub``. Return None if the layout ``kind`` has no such program for the profile.
+    K' is the transpose of K. H multiplies each row of K B by a k x k matrix that belongs to the row. A work-item takes
+    BLOCK = 32 lane groups, each of V rows of X. Its scratch memory holds the values of K for ``sub`` lane groups at a
+    time. BLOCK must be a multiple of ``sub``. Return None if the layout ``kind`` has no such program for the device
+    profile.
     """
     layout = layouts.LAYOUTS[kind]
     made = layout.forward_back(spec, profile, dtype, d)
@@ -177,18 +179,17 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
     return Variant(label, made[0], (*shared, *extra), "forward_back")
 
 
-# The program back.cl has two kernels, "back" and "forth", that compute weighted sums of stored values of K(X, U).
-# Kernel "back" computes a sum over X for each row of U. A work-item on CPUs takes ROWS_EACH rows of U.
-# On GPUs a work-group of the kernel "back" takes ROWS_EACH rows of U.
-# Kernel "forth" computes a sum over U for each row of X. A work-item on CPUs takes FORTH lane groups, each V rows of X.
-# On GPUs a work-group of the kernel "forth" takes LINE rows of X.
-ROWS_EACH, FORTH, LINE = 4, 4, 16
+ROWS_EACH, FORTH, LINE = (
+    4,  # rows of U for which a work-item (CPU) or work-group (GPU) of the kernel "back" sums K(X, U) over X
+    4,  # lane groups, each of V rows of X, for which a CPU's work-item of the kernel "forth" sums K(X, U) over U
+    16,  # rows of X for which a GPU's work-group of the kernel "forth" sums K(X, U) over U
+)
 
 
 def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
-    """Return the program that computes K V and K' R from stored rows of K, for given matrices V and R.
+    """Return the program that computes K V and K' R from stored rows of K, for matrices V and R.
 
-    If ``exact``, all sums are in the device's wide type: double, or a pair of floats.
+    K' is the transpose of K. With ``exact``, all sums are doubles, or pairs of floats on devices without doubles.
     """
     extra = f"-DROWS_EACH={ROWS_EACH}", f"-DFORTH={FORTH}", f"-DLINE={LINE}", f"-DRUN={RUN}", *["-DEXACT"] * exact
     made = *options(profile, dtype), f"-DWG={profile.group}", *extra
@@ -197,32 +198,33 @@ def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
 
 @dataclass(frozen=True)
 class Units:
-    """Describe the matrix units (tensor cores) of a kind of device, which multiply small matrices, and their tiles.
+    """Describe the matrix units (tensor cores) of a kind of device, and the tiles of K that they compute.
 
-    Matrix units compute the inner products of dense rows in products with many right-hand rows. The templates
-    gram/*_matrix_workgroup.mako hold the code that all matrix units share. A fragment is a small matrix that one
-    instruction multiplies.
+    Matrix units compute the inner products of dense rows in products with many right-hand rows. A tile is the block of
+    K that a work-group computes. A warp is the work-items that run one instruction together. A fragment is a small
+    matrix that a warp multiplies by one instruction. The templates gram/*_matrix_workgroup.mako hold the code that all
+    matrix units share.
 
     Attributes
     ----------
     name
         the name in reports.
     text
-        name of the file cl_kernels/<text>.cl, which defines fragments and splits numbers into parts for the units.
+        name of the file cl_kernels/<text>.cl, which defines the operations on fragments.
     platform
         a word in the names of the OpenCL platforms that may have these matrix units.
     warp
-        number of work-items that hold a fragment together.
+        number of work-items in a warp.
     fragment
         number of rows of a fragment.
     sharing
         number of work-items of a warp that hold sums of the same row of a fragment.
     groups
-        number of lane groups, of V rows each, in a tile of K.
+        number of lane groups, of V rows each, in a tile.
     blocks
-        number of blocks, of V right-hand rows each, in a tile of K.
+        number of blocks, of V right-hand rows each, in a tile.
     depth
-        number of features that local memory holds at a time.
+        number of features of the tile's rows that local memory holds at a time.
     rows
         number of rows of a tile that one warp computes.
     vectors
@@ -230,7 +232,10 @@ class Units:
     least
         smallest number of features for which matrix units are used; for fewer, ordinary arithmetic is faster.
     error
-        rounding error of an inner product, divided by the product of the norms, as in Kernel.rounding.
+        rounding error of an inner product, divided by the product of the norms, for any number of features. The method
+        "tf32 x 3" (gram/mma.cl) multiplies two numbers with a relative error of at most 2^-21. NVIDIA's matrix units
+        add an error of about 2^-21, because they truncate each sum of eight products. AMD's matrix units round as
+        float32 does.
     options
         additional options of the OpenCL compiler.
     unroll
@@ -256,15 +261,17 @@ class Units:
     def items(self, lanes: int) -> int:
         """Return the number of work-items in a work-group.
 
-        ``lanes`` is V, the number of rows in a lane group and of right-hand rows in a block.
+        ``lanes`` is V, the number of rows X with interleaved values (a lane group) and of rows U in a block of K(X, U).
         """
         return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
 
     def together(self, lanes: int) -> int:
         """Return the number of fragments of a warp that write their sums to local memory at the same time.
 
-        Several work-items have terms of the same sum over the rows U of K(X, U), which they add in local memory. The
-        terms overwrite the features there, so the space of the features limits the number of fragments.
+        A fragment is a small matrix that one instruction multiplies. The work-items of a warp hold it together. Several
+        work-items hold terms of the same sum over the rows U of K(X, U), and add the terms in local memory.
+        The terms overwrite the features of rows there, so the space of the features limits the number of fragments.
+        ``lanes`` is V, the number of rows in a lane group.
         """
         staged = 32 * self.depth * ((self.groups + self.blocks) * lanes // 4 + 4)
         across, each = self.blocks * lanes // self.vectors, self.groups * lanes // self.rows * self.fragment
@@ -274,7 +281,7 @@ class Units:
         return number
 
     def why_not(self, spec: Spec, rows: Rows, profile: Profile) -> str:
-        """Return the reason why the matrix units cannot compute a kernel function of ``rows``, or "" if they can."""
+        """Return the reason why the matrix units cannot compute the kernel function of ``rows``, or "" if they can."""
         if spec.element:
             return "the kernel function is no function of inner products"
         if rows.kind != DENSE.name or rows.dtype != "float32":
@@ -286,7 +293,7 @@ class Units:
         return "" if whole and "wide" in profile.tiles else f"the profile {profile.name} has no tile for {self.name}"
 
     def gram(self, spec: Spec, product: str, profile: Profile, d: int = 0) -> Variant:
-        """Return the program by which the matrix units compute a product (see PRODUCTS) over dense float32 rows."""
+        """Return the program that computes a product (see PRODUCTS) over dense float32 rows by the matrix units."""
         template = sources.render("gram/gram_matrix_workgroup", kernel=spec, units=self.name, unroll=self.unroll)
         text, V = "\n".join((sources.cl(self.text), template.removeprefix(sources.cl()))), profile.lanes
         numbers = {
@@ -298,26 +305,23 @@ class Units:
         return Variant(label, text, (*options(profile, "float32", d), *extra), "gram")
 
     def norms(self, profile: Profile) -> Variant:
-        """Return the program that computes squared norms of dense rows by the matrix units.
+        """Return the program that computes squared norms of dense rows by the matrix units (tensor cores).
 
-        A norm has the same bits as the units' inner product of the row with itself.
+        The squared norm of a row x is bitwise equal to the inner product <x, x> that the matrix units compute in a
+        kernel matrix.
         """
         made = (*options(profile, "float32"), f"-DITEMS={self.warp}", *self.options)
         return Variant(f"norms {self.name}", sources.cl(self.text, "gram/matrix_norms"), made, "norms")
 
     def norms_range(self, rows: int) -> tuple[tuple[int], tuple[int]]:
-        """Return the global and local size of a launch of :meth:`norms`.
+        """Return the global and local size of a launch of the program that :meth:`norms` returns.
 
-        ``rows`` is the number of rows, a multiple of V (the rows in a lane group).
+        ``rows`` is the number of rows, a multiple of V. V is the number of rows whose values are interleaved (a lane
+        group).
         """
         return (rows // self.fragment * self.warp,), (self.warp,)
 
 
-# The method "tf32 x 3" computes each product with a relative error of at most 2^-21 (cl_kernels/gram/mma.cl).
-# NVIDIA's matrix units also truncate each sum of eight products, which adds an error of about 2^-21.
-# AMD's matrix units round as float32 does, so that Units.error is the eps of float32.
-# Units.error does not depend on the number of features.
-# On an H100, matrix units took 1.07 times as long as ordinary arithmetic for 128 features, and 0.85 times for 784.
 UNITS: tuple[Units, ...] = (
     Units(
         name="tf32 x 3", text="gram/mma", platform="NVIDIA", warp=32, fragment=8, sharing=8, groups=2, blocks=2,

@@ -1,11 +1,11 @@
-"""Compute weighted sums of K over support vectors on a device, which are decision values without the intercept.
+"""Compute decision values without the intercept: sums of K over support vectors, weighted by coefficients.
 
     c (problems, n) = coefficients (problems, m) K(S, X)
 
-S are the m support vectors and X the n rows to predict. A panel is a buffer that holds support vectors on the device.
-:class:`Support` passes any number of rows through bounded memory. :class:`SmallBatchPredictor` serves calls for few
-rows: it keeps buffers and programs ready, since preparing them takes longer than computing the sums. A row's sum has
-the same bits in either class.
+S are the m support vectors and X the n rows to predict. The device buffer of support vectors is called a panel.
+:class:`Support` computes the sums for any number of rows in bounded memory. :class:`SmallBatchPredictor` keeps buffers
+and programs ready for few rows, since preparing buffers and programs takes longer than computing the sums. Both classes
+return the same bits for a row.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from clsvm.opencl.contexts import thread_dict
 from clsvm.opencl.stream import ALIGNMENT, Buffer, JoinedArrays, Stream, join_arrays
 
 Vector = NDArray[np.float64]
-_TILE = 64  # in every layout a multiple of V (rows stored side by side) and of the number of rows in a panel's block
+_TILE = 64  # in every layout, a multiple of V (interleaved rows) and of the size of a block of rows U of K(X, U)
 # Sub-buffers must be aligned, so each group of support vectors begins at a multiple of _BEGIN rows in its buffer.
 _BEGIN = ALIGNMENT // 4
-CHUNK = 256 << 20  # rows to predict are laid out in chunks of at most this many bytes
-PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANEL if it is kept, PASSING if refilled
-MIN_PANEL = 512  # a buffer that is refilled has room for this many support vectors or more, since filling it takes time
+CHUNK = 256 << 20  # rows to predict are copied to the device in chunks of at most this many bytes
+PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANEL if it is kept, else PASSING
+MIN_PANEL = 512  # a buffer that each call refills has room for at least this many support vectors
 ALL = slice(None)  # select every group of support vectors
-SECTIONS = 16  # from this many pieces of support vectors on, it pays to build a program that sums all in one launch
-WEIGHTS = 8 << 20  # largest size in bytes of coefficients on the device; those of a single Piece may take more
-ROW_OVERHEAD = 24  # bytes of a row's squared norm and of its index in device order
-MAX_BATCH = 64  # largest number of rows in a small batch; 64 is a multiple of V, the length of a lane group
+SECTIONS = 16  # if a buffer has parts of at least this many groups of support vectors, one launch sums K for all groups
+WEIGHTS = 8 << 20  # largest size in bytes of coefficients on the device, unless a single Piece has more
+ROW_OVERHEAD = 24  # bytes for the squared norm of a row and for its index in device order
+MAX_BATCH = 64  # largest number of rows in a small batch, a multiple of V (rows that kernels compute side by side)
 SHARE = 1 / 128  # largest share of the memory budget that a SmallBatchPredictor takes
-PREDICTORS = 8  # a thread keeps at most this many SmallBatchPredictors, and discards all before it makes one more
-FIXED = 4096  # bytes of a SmallBatchPredictor besides its rows, their norms and sums, and the coefficients
+PREDICTORS = 8  # a thread keeps at most this many SmallBatchPredictors; before it makes one more, it discards all
+FIXED = 4096  # bytes of a SmallBatchPredictor besides its rows, norms, sums and coefficients
 
 
 def whole_tiles(rows: int) -> int:
     """Round ``rows`` down to a multiple of _TILE = 64, but return at least 64.
 
-    If blocks of rows have such sizes, the order of sums does not depend on the memory budget.
+    Sums over blocks of rows whose sizes are multiples of 64 have the same bits for every memory budget.
     """
     return max(1, rows // _TILE) * _TILE
 
@@ -58,14 +58,16 @@ def whole_tiles(rows: int) -> int:
 class Piece(NamedTuple):
     """Describe consecutive support vectors of one group, which stand one after another in a panel, a device buffer.
 
+    A group is a range of support vectors that has sums of its own.
+
     Attributes
     ----------
     which
-        the slice of all support vectors of the model that are in the piece.
+        the piece as a slice of all support vectors of the model.
     at
-        position in the panel of the piece's first support vector.
+        position in the panel of the first support vector of the piece.
     group
-        number of the group of support vectors.
+        index of the group.
     """
 
     which: slice
@@ -74,25 +76,25 @@ class Piece(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the number of support vectors in this piece of a group."""
+        """Return the number of support vectors in this piece, which is a part of a group."""
         return int(self.which.stop - self.which.start)
 
     def numbers(self, begin: int = 0, first: int = 0) -> NDArray[np.int32]:
-        """Return the three numbers by which kernels find the piece in its panel (SECTIONS in epilogue.mako).
+        """Return three numbers by which kernels find the piece in its buffer (SECTIONS in epilogue.mako).
 
-        They are the piece's number of support vectors, the position of the first one, and the index of the piece's
-        group. ``begin`` is subtracted from the position, and ``first`` from the index. Each group of support vectors
-        has its own sums.
+        The numbers are the piece's count of support vectors, the position of the first one less ``begin``, and the
+        index of the piece's group less ``first``. A group is a range of support vectors that has sums of its own.
         """
         return np.array([self.size, self.at - begin, self.group - first], np.int32)
 
 
 def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
-    """Divide groups of support vectors into pieces, and distribute the pieces to panels, device buffers of equal size.
+    """Divide groups of support vectors into pieces, and distribute the pieces to device buffers of equal size.
 
-    Return the number of support vectors that a panel can hold, and the pieces in each panel. The number is at most
-    ``most``, or 64 if ``most`` is less. ``ends`` holds the index after the last support vector of each group. Pieces
-    begin at multiples of _BEGIN rows in their panel, because sub-buffers must be aligned.
+    A group is a range of support vectors that has sums of its own. ``ends`` holds the index after the last support
+    vector of each group. Return the capacity of a buffer in support vectors, and the pieces in each buffer. The
+    capacity is at most max(most, 64). Each piece begins at a multiple of _BEGIN rows in its buffer, because sub-buffers
+    must be aligned.
     """
     sizes = np.diff([0, *ends])
     places = int((-(-sizes[:-1] // _BEGIN) * _BEGIN).sum() + sizes[-1])
@@ -112,10 +114,10 @@ def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
 
 
 def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Iterator[list[int]]:
-    """Divide pieces of support vectors into runs whose coefficients take at most WEIGHTS bytes.
+    """Divide pieces, ranges of support vectors, into runs whose coefficients take at most WEIGHTS bytes.
 
-    ``among`` holds the consecutive numbers of the pieces. Yield the numbers of each run. A piece whose coefficients
-    take more bytes is a run by itself. Each support vector has a coefficient for each problem.
+    ``among`` holds the consecutive indices of the pieces in ``pieces``. Yield the indices of each run. A piece whose
+    coefficients take more bytes is a run by itself. Each support vector has a coefficient for each problem.
     """
     run: list[int] = []
     for at in among:
@@ -127,7 +129,7 @@ def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Itera
 
 
 def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity: int) -> Vector:
-    """Return the coefficients (problems, capacity) for ``capacity`` positions of a panel from position ``begin`` on.
+    """Return coefficients (problems, capacity) for the positions begin .. begin + capacity - 1 of a panel.
 
     A panel is a device buffer of support vectors. Positions that hold no support vector of ``pieces`` get 0.
     """
@@ -140,14 +142,17 @@ def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity
 class LoadedPanel(NamedTuple):
     """Hold support vectors that were copied into one panel, a device buffer.
 
+    The support vectors are in groups, each of which has sums of its own. A piece is the part of a group in this panel.
+
     Attributes
     ----------
     panel
         the panel, in which the support vectors are the right-hand rows of products.
     pieces
-        the pieces (:class:`Piece`) in the panel, each of one group of support vectors.
+        the pieces in the panel (:class:`Piece`).
     sections
-        for each piece, a device array of three numbers: its size, its position and its group's index (Piece.numbers).
+        a device array of three numbers for each piece: its size, its position and the index of its group
+        (Piece.numbers).
     buffers
         the buffers to free with the panel.
     """
@@ -160,9 +165,9 @@ class LoadedPanel(NamedTuple):
     def add(self, gram: Gram, run: Sequence[int], coefficients: Vector, c: Buffer, n: int, first: int) -> list[Buffer]:
         """Add sums of K over support vectors, weighted by ``coefficients``, to the buffer c (groups * problems, n).
 
-        Each group of consecutive support vectors has its own sums. A piece is the part of a group that is in this
-        panel. ``run`` holds the indices of the pieces to sum. ``gram`` holds the n rows to predict. c begins with the
-        sums of group ``first``. Return the buffers that the caller frees once the launches have finished.
+        The support vectors are in groups, and each group has sums of its own. A piece is the part of a group that is in
+        this panel. ``run`` holds the indices of the pieces to sum. ``gram`` holds the n rows to predict. c begins with
+        the sums of group ``first``. Return the buffers that the caller frees once the launches have finished.
         """
         stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]
         begin = pieces[0].at
@@ -187,12 +192,12 @@ class LoadedPanel(NamedTuple):
 class Support:
     """Hold the support vectors (m, d) of a model on a device and compute sums over them.
 
-    A panel is a device buffer of support vectors, the right-hand rows of products with the rows to predict. All panels
-    stay on the device if they take at most a quarter of the free memory. Otherwise the support vectors pass through one
-    panel in every call. Sums do not depend on that choice.
+    A panel is a device buffer of support vectors S, for products K(X, S) with the rows X to predict. All panels
+    stay on the device if they take at most a quarter of the free memory. Otherwise every call copies the support
+    vectors into one panel, a part at a time. The sums are the same in both cases.
 
-    The support vectors are in one or more groups, and each group has its own sums. A piece is the part of a group that
-    is in one panel.
+    The support vectors are in one or more groups, and each group has sums of its own. A piece is the part of a group
+    that is in one panel.
 
     Attributes
     ----------
@@ -209,9 +214,9 @@ class Support:
     buffers
         the buffers of the panels that stay on the device for later calls.
     precision
-        object that tells for which rows float32 is precise enough; the model sets it.
+        object that tells for which rows float32 is precise enough. The model sets this attribute.
     columns
-        for each column of the support vectors, its column in X; None if columns were not renumbered.
+        the column of X for each column of the support vectors; None if the columns were not renumbered.
 
     ``ends`` holds the index after the last support vector of each group; it is empty for a single group. ``keep`` says
     whether more than one call will follow, so that panels should stay.
@@ -244,7 +249,10 @@ class Support:
         stream.finish()
 
     def _loaded(self, stream: Stream, pieces: list[Piece]) -> LoadedPanel:
-        """Lay out the support vectors of ``pieces`` on the device, and copy them into a new panel, a device buffer."""
+        """Copy the support vectors in ``pieces`` to the device, into a new panel, and return the LoadedPanel.
+
+        A piece is a range of consecutive support vectors. A panel is a buffer of the rows U of products K(X, U).
+        """
         first, end = pieces[0].which.start, pieces[-1].which.stop
         gram = Gram(stream, layouts.build(stream, self.vectors[first:end], self._single, self.dtype), self.kernel)
         panel = gram.panel(self._capacity)
@@ -266,21 +274,22 @@ class Support:
 
         The m support vectors are in consecutive groups. Each sum is over one group, and the slice ``groups`` selects
         groups. The result is (groups * problems, n): all problems of the first selected group, then of the next group.
-        K is not stored, and the rows X pass through bounded memory. A row's sum depends on neither the other rows nor
-        the memory budget. Raises ValueError if memory_limit cannot hold one tile of K.
+        K is not stored, and the n rows X are taken in chunks of bounded memory. The sums of a row depend on neither the
+        other rows nor the memory budget. Raises ValueError if memory_limit is too small.
         """
         if stream.profile.wide == "double":
             return self._summed(stream, X, coefficients, groups)
-        # a pair of float32 holds neither 1e-45 nor 1e60, so coefficients are scaled by a power of two for each problem
+        # a pair of float32 cannot hold 1e-45 or 1e60, so each problem's coefficients are scaled by a power of two
         sizes = np.abs(coefficients).max(axis=1, initial=0.0)
         units = np.where(sizes > 0, np.ldexp(0.5, np.frexp(sizes)[1]), 1.0)
         scaled = np.tile(units, len(self.among(groups)))[:, None]
         return self._summed(stream, X, coefficients / units[:, None], groups) * scaled
 
     def _summed(self, stream: Stream, X: Data, coefficients: Vector, groups: slice) -> Vector:
-        """Return weighted sums of K(S, X) over groups of support vectors S, as :meth:`responses` does.
+        """Return the sums of K(S, X) over groups of support vectors S, weighted by the coefficients.
 
-        The coefficients must be in the range of the device's wide numbers, which are doubles or pairs of floats.
+        :meth:`responses` describes arguments and result. The coefficients must be in the range of the numbers in which
+        the device adds: doubles, or pairs of floats.
         """
         among = self.among(groups)
         problems, n = len(coefficients), X.shape[0]
@@ -302,7 +311,7 @@ class Support:
     def _small_batch(self, stream: Stream, X: Data, problems: int) -> SmallBatchPredictor | None:
         """Return this thread's :class:`SmallBatchPredictor` for ``problems`` problems, or None if X cannot use one.
 
-        X must have at most MAX_BATCH rows, and take the dense layout. The support vectors must stay on the device. The
+        X must have at most MAX_BATCH rows, and use the layout "dense". The support vectors must stay on the device. The
         device must support float64 and not be simulated. The predictor must take at most SHARE of the memory budget.
         """
         (n, d), groups, vectors = X.shape, len(self._ends), len(self._resident) * self._capacity
@@ -320,13 +329,13 @@ class Support:
         return found
 
     def among(self, groups: slice) -> range:
-        """Return the numbers of the groups of support vectors that the slice ``groups`` selects."""
+        """Return the indices of the groups of support vectors that the slice ``groups`` selects."""
         return range(len(self._ends))[groups]
 
     def vectors_of(self, among: slice, coefficients: Vector) -> tuple[Data, Vector, Sequence[int]]:
         """Return the support vectors of the groups ``among``, their coefficients, and where each group ends.
 
-        A group is a range of support vectors that has its own sums (:meth:`responses`).
+        A group is a range of support vectors that has sums of its own (:meth:`responses`).
         """
         groups = self.among(among)
         cuts = (0, *self._ends)[groups.start : groups.stop + 1]
@@ -336,7 +345,9 @@ class Support:
     def _sums(self, stream: Stream, gram: Gram, coefficients: Vector, groups: range) -> Vector:
         """Return the sums of K over each selected group of support vectors, weighted by ``coefficients``.
 
-        The result is (groups * problems, n_pad). Its columns are the rows of ``gram`` in device order.
+        A group is a range of support vectors with sums of its own. ``groups`` has the indices of the selected groups.
+        ``coefficients`` has a row for each dual problem. The result (groups * problems, n_pad) has a column for each
+        row of ``gram``, in the order in which the device stores the rows. Padding rows have columns too.
         """
         problems, n_pad = len(coefficients), gram.rows.n_pad
         n = -(-n_pad // _TILE) * _TILE  # rounded up, so that the sub-buffer of each group's sums is aligned
@@ -358,19 +369,19 @@ class Support:
 class SmallBatchPredictor:
     """Compute decision values without the intercept for at most MAX_BATCH rows of d features in one call.
 
-    ``loads`` are the panels, the device buffers that hold the support vectors. A predictor belongs to one queue and one
-    thread. Its buffers outlive the stream that made them.
+    ``loads`` are the device buffers that hold the support vectors. A predictor belongs to one queue and one
+    thread. The buffers of a predictor outlive the stream that made them.
 
-    One buffer holds the rows' squared norms, the sums and the rows, because two copies of few bytes take longer than
-    one. One copy to the device writes the rows and sets the sums to zero. One copy to the host reads the sums, and the
-    norms to check their range.
+    One buffer holds the squared norms of the rows, the sums and the rows, because two copies of few bytes take longer
+    than one copy. One copy to the device writes the rows and sets the sums to zero. One copy to the host reads the
+    sums, and the norms to check their range.
     """
 
     def __init__(self, stream: Stream, support: Support, loads: Sequence[LoadedPanel], d: int, problems: int) -> None:
         plan, dtype, groups = support.plan, support.dtype, len(support.among(ALL))
         self._loads, self._problems, self._capacity = loads, problems, loads[0].panel.capacity
         built = DENSE.build(stream, np.zeros((MAX_BATCH, d)), plan, dtype)
-        self._begin = MAX_BATCH * (1 + groups * problems)  # where the rows begin in the buffer, after norms and sums
+        self._begin = MAX_BATCH * (1 + groups * problems)  # index at which rows begin in the buffer
         self._host = np.zeros(self._begin + MAX_BATCH * d)
         self._device = stream.upload(self._host)
         self._sums = stream.part(self._device, 8 * MAX_BATCH, 8 * (self._begin - MAX_BATCH))
@@ -384,9 +395,8 @@ class SmallBatchPredictor:
         self._weights = stream.buffer(size * len(loads))
         self._weights_of = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
         self._written: Vector | None = None  # the coefficients that were last copied to the device
-        self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by number of lane groups (V rows)
-        # Build programs here, without the stream's lock. A fork takes the build lock and then the stream's lock, so the
-        # opposite order could deadlock.
+        self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by the number of lane groups (V rows each)
+        # Build programs before taking the stream's lock. A fork takes both in this order too: no deadlock.
         self._prepare(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
         self._predict(stream, np.zeros((1, d)), np.zeros((problems, m)))
@@ -396,12 +406,13 @@ class SmallBatchPredictor:
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
         """Return the sums of K over each group of support vectors, weighted by ``coefficients`` (problems, m).
 
-        The result is (groups * problems, n), for at most MAX_BATCH rows X (n, d).
+        A group is a range of support vectors that has sums of its own. The result is (groups * problems, n), for at
+        most MAX_BATCH rows X (n, d).
 
         Raises ValueError for a row whose squared norm exceeds the range of the dtype.
         """
         self._prepare(-(-X.shape[0] // self._rows.lanes))
-        with stream.lock:  # so that a fork waits until the call is done
+        with stream.lock:  # a fork waits for this lock, and so until the call is done
             return self._predict(stream, X.toarray() if sp.issparse(X) else X, coefficients)
 
     def _predict(self, stream: Stream, X: NDArray[np.floating], coefficients: Vector) -> Vector:
@@ -409,7 +420,7 @@ class SmallBatchPredictor:
         self._host[begin : begin + X.size] = X.reshape(-1)
         stream.write(self._device, self._host[: begin + X.size])
         if self._written is None or not np.array_equal(self._written, coefficients):
-            self._written = None  # so that no stale coefficients count as written if the copy fails
+            self._written = None  # if the copy fails, the coefficients count as not written
             weights = [_weights(load.pieces, coefficients, 0, self._capacity) for load in self._loads]
             stream.write_wide(self._weights, np.stack(weights))
             self._written = coefficients.copy()
@@ -420,9 +431,9 @@ class SmallBatchPredictor:
         return found[1:, :n]
 
     def _prepare(self, groups: int) -> None:
-        """Prepare the launches that predict ``groups`` lane groups of V rows.
+        """Prepare the launches that predict ``groups`` lane groups, each of V rows.
 
-        The launches pack the rows, compute the rows' norms, and sum K over the support vectors.
+        The launches store the rows with interleaved values, compute their norms, and sum K over the support vectors.
         """
         if groups in self._launches:
             return

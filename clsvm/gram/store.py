@@ -1,13 +1,13 @@
-"""Keep values of K on the device: a cache of the rows that a solver computed last, or all of K.
+"""Keep values of the kernel matrix K on the device: the rows that a solver computed last, or all of K.
 
-Both use up to SLABS buffers of equal size ("slabs") from a pool that outlives the fit. Kernels receive them as a
-:class:`products.Store`.
+Rows of K are in up to SLABS buffers of equal size, which are called slabs. The slabs come from a pool that outlives the
+fit. Kernels receive them as a :class:`products.Store`. The place of a row of K in the slabs is called its slot.
 
     RowCache: a cache of rows of K, in which a new row replaces the oldest one.
     StoredGram: an Operator that reads values from all of K.
     precomputed: copy all of K from a NumPy array, and return its StoredGram.
     computed: compute all of K from the rows, and return its StoredGram.
-    fill: compute some rows of K, and write each into its slot.
+    fill: compute some rows of K, and write each row into its slot.
 """
 
 from dataclasses import replace
@@ -27,16 +27,17 @@ from clsvm.opencl.stream import Buffer, Stream
 from clsvm.threads import check_interrupt
 
 Places = NDArray[np.int32]
-_WHOLE = 16  # the length of a row of K and the size of a working set are multiples of 16, the largest SIMD width
+_WHOLE = 16  # the length of a stored row of K and the size of a working set are multiples of 16, the largest SIMD width
 _AT_A_TIME = 512  # number of rows of K that one product computes
 
 
 class RowCache:
-    """Cache the rows of K that were computed last, in a ring of slots of one row each, within a memory limit.
+    """Cache the rows of K that were computed last, within a memory limit.
 
-    The device decides which row a slot holds (cl_kernels/solvers/rowcache.cl). The host allocates slabs, buffers of
-    equal size, as rows arrive. One outer iteration requests at most ``entries`` rows. If the ring cannot hold so many
-    rows, its capacity is 0. With ``later`` the capacity is 0 until :meth:`reserve` is called.
+    The cache is a ring of slots, each for one row. The device decides which row a slot holds
+    (cl_kernels/solvers/rowcache.cl). The host allocates buffers of equal size, called slabs, as the number of rows
+    grows. One outer iteration of the solver requests at most ``entries`` rows. If memory is too small for ``entries``
+    rows, the capacity of the cache is 0. With ``later`` the capacity is 0 until :meth:`reserve` is called.
 
     Attributes
     ----------
@@ -55,13 +56,10 @@ class RowCache:
     def __init__(self, stream: Stream, ld: int, itemsize: int, limit: int, entries: int, later: bool = False) -> None:
         self._stream, self.ld = stream, ld
         row = ld * itemsize
-        # Slabs are buffers of cached rows of K. Their size is rounded, so that later fits can reuse them.
-        # all_rows: size in bytes at which SLABS = 8 slabs hold all rows of K, so that no slab need be larger
-        # most: largest size in bytes of a slab that the memory limit allows
-        # unit: power of two; ``most`` is rounded down to a multiple of it
-        # If the device has its own memory, ``unit`` is at most most / 8, so that rounding loses little memory.
-        all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()
-        most = max(limit // SLABS, 1)
+        # A slab is a buffer of cached rows of K. Its size is rounded, so that later fits can use the slab again.
+        all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()  # size in bytes at which SLABS slabs hold all of K
+        most = max(limit // SLABS, 1)  # largest size in bytes of a slab within the memory limit
+        # ``most`` is rounded down to a multiple of ``unit``. On a device with memory of its own, unit <= most / 8.
         unit = 1 << max(0, most.bit_length() - (1 if stream.unified else 4))
         self.slab_bytes = min(all_rows, max(1, most // unit) * unit, stream.largest)
         self.slab_rows = self.slab_bytes // row
@@ -81,7 +79,7 @@ class RowCache:
 
     @property
     def most(self) -> int:
-        """Return the number of rows of K to which the cache may grow."""
+        """Return the largest number of rows of K that the cache may hold after it has grown."""
         return self.slab_rows * self._most
 
     @property
@@ -90,9 +88,10 @@ class RowCache:
         return (self._most - len(self._slabs)) * self.slab_bytes
 
     def store(self, slot: Buffer) -> Store:
-        """Return a Store of the cached rows of K, through which a product K(U, X) writes or reads them.
+        """Return a Store of the cached rows of K, by which a product K(U, X) writes or reads cached rows.
 
-        For each right-hand row u of the product, the buffer ``slot`` holds the number of the slot for K(u, X).
+        U are the right-hand rows of the product. For each row u of U, the buffer ``slot`` holds the number of the slot
+        (place in the cache) of the row K(u, X).
         """
         return Store(_all_slabs(self._slabs), self.slab_rows, self.ld, slot)
 
@@ -100,8 +99,8 @@ class RowCache:
         """Allocate more buffers for rows of K, so that the next ``steps`` outer iterations evict no cached row.
 
         The cache grows up to :attr:`most` rows, or until the memory budget is used up. ``computed`` is the number of
-        rows of K that were computed so far. They fill the slots in turn. An outer iteration computes at most as many
-        rows as the constructor's argument ``entries`` says.
+        rows of K that were computed so far, which took one place in the cache after another. An outer iteration
+        computes at most as many rows as the constructor's argument ``entries`` says.
         """
         if not self._grow(self._entries):  # cache nothing, since the rows of one outer iteration would not fit
             self._stream.give_slabs_back()
@@ -110,7 +109,7 @@ class RowCache:
         self._grow(computed + steps * self._entries)
 
     def _grow(self, rows: int) -> bool:
-        """Allocate slabs until they hold min(rows, self.most) rows of K. Return False if memory does not suffice."""
+        """Allocate buffers until they hold min(rows, self.most) rows of K. Return False if memory does not suffice."""
         while len(self._slabs) < self._most and self.capacity < rows:
             try:
                 self._slabs.append(self._stream.slab(self.slab_bytes))
@@ -121,11 +120,11 @@ class RowCache:
 
 
 class StoredGram(Operator):
-    """Compute products with K (n, n) that the device holds whole in ``store``.
+    """Compute products with a kernel matrix K (n, n) that the device stores whole in ``store``.
 
-    ``vectors`` is an Operator that computes K from the rows, or None. :meth:`tile` uses it if computing K between
-    right-hand rows takes less time than gathering the values from ``store``. A panel holds the positions of the
-    right-hand rows of a product, and has memory for the rows themselves only if ``vectors`` is given.
+    ``vectors`` is an Operator that computes K from the rows X, or None. A panel is a buffer for some rows U of X. It
+    holds the positions of U in X, and the rows U themselves only if ``vectors`` is given. :meth:`tile` returns K(U, U).
+    It uses ``vectors`` if computing the values takes less time than gathering them from ``store``.
     """
 
     whole = True
@@ -166,7 +165,7 @@ class StoredGram(Operator):
         self._gather_tile(size, None, self._store.arguments(), *given)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
-        """Add D K(U, X) to the sums c, for the panel's right-hand rows U.
+        """Add D K(U, X) to the sums c, for the right-hand rows U of which ``panel`` holds the positions in X.
 
         ``update`` holds the weights D and the sums c, and the buffer ``count`` the number of rows U. ``store`` is
         ignored, since all values of K are stored already. ``end`` is ignored, so the product takes all rows of X.
@@ -177,23 +176,24 @@ class StoredGram(Operator):
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         given = self._store._replace(slot=at).arguments()
-        assert update  # never None here: solvers omit ``update`` only if ``by_blocks`` of the operator is true
+        assert update  # never None here, since solvers omit ``update`` only for operators with ``by_blocks``
         self._add_between((panel.capacity,), None, given, right.rows, count, update.D, update.c)
 
 
 def nbytes(n: int, dtype: str) -> int:
-    """Return the number of bytes that K of ``n`` rows takes in ``dtype``."""
+    """Return the number of bytes that the kernel matrix K (n, n) takes in ``dtype``, rounded up for its buffers."""
     return n * (n + SLABS) * np.dtype(dtype).itemsize
 
 
 def needed_bytes(gram: Operator) -> int:
-    """Return the number of bytes that :func:`computed` allocates for K and a panel, the buffer of right-hand rows."""
+    """Return the number of bytes that :func:`computed` allocates for K and for a buffer of the rows U of K(X, U)."""
     return nbytes(gram.rows.n_pad, gram.rows.dtype) + gram.panel_bytes(_AT_A_TIME)
 
 
 def precomputed(stream: Stream, K: NDArray[Any], dtype: str) -> StoredGram:
-    """Copy the symmetric kernel matrix K (n, n), a float32 or float64 array on the host, to the device in ``dtype``,
-    and return its operator.
+    """Copy the symmetric kernel matrix K (n, n) from the host to the device in ``dtype``, and return its operator.
+
+    K is a float32 or float64 array.
 
     Raises ValueError if K exceeds memory_limit, and DeviceError if the device cannot allocate it.
     """
@@ -212,11 +212,11 @@ def precomputed(stream: Stream, K: NDArray[Any], dtype: str) -> StoredGram:
 def computed(gram: Operator, tiles: bool) -> StoredGram:
     """Compute all of K for the rows of ``gram``, and return an operator that reads the stored K for many solves.
 
-    ``tiles`` says whether K(U, U) between right-hand rows U may be computed again where that is cheaper than gathering
-    the values from the stored K.
+    ``tiles`` is for products K(U, U) among selected rows U. If ``tiles`` is true, the values are computed again where
+    this costs less than gathering them from the stored K.
 
-    SIMD-style devices, which are CPUs, compute half of K and mirror it if values are costly. Mirroring also keeps K
-    symmetric: K(x, y) and K(y, x) of element-wise sums over sparse rows can differ in the last bit.
+    If values of K are costly, CPUs compute half of K and copy each value K(x, y) to K(y, x). The copy also makes K
+    exactly symmetric: for element-wise kernel functions of sparse rows, K(x, y) and K(y, x) can differ in the last bit.
 
     Raises ValueError and DeviceError as :func:`precomputed` does.
     """
@@ -227,7 +227,7 @@ def computed(gram: Operator, tiles: bool) -> StoredGram:
     listed = stream.buffer(4 * panel.capacity), stream.buffer(4 * panel.capacity), stream.buffer(4)
     fill(gram, panel, listed, store, every, every, symmetric)
     stream.free(*listed, *panel.buffers())
-    # A value of K(U, U) between right-hand rows U is computed or gathered from the stored K, whichever costs less.
+    # A value of K between two rows of a working set is computed or gathered from the stored K, whichever costs less.
     cost = min(programs.gather_cost(profile, n, 1), rows.tile_cost) if tiles else 1.0
     return StoredGram(stream, store, replace(rows, tile_cost=cost), gram.kernel, gram if tiles else None)
 
@@ -242,15 +242,15 @@ def fill(
     symmetric: bool = True,
     until: float = np.inf,
 ) -> tuple[int, Places]:
-    """Compute the rows of K at the ascending positions ``rows``, and write each into its slot, its place in ``store``.
+    """Compute the rows of K at the ascending positions ``rows``, and write each row to its slot, a place in ``store``.
 
-    ``panel`` holds some of the rows at a time, as the right-hand rows U of a product K(X, U). The last rows are taken
-    first, and no panel is started after the time ``until``. With ``symmetric``, K[u][v] is computed only for v up to
-    the last row that is in the panel together with u. For larger v it is copied from K[v][u] at the end
+    A product computes some of the rows at a time, with ``panel`` as the buffer of these rows. The last rows
+    are computed first, and no product starts after the time ``until``. With ``symmetric``, a product computes K[u][v]
+    only for v up to the last of the product's rows u. At the end, K[u][v] with larger v is copied from K[v][u]
     (:func:`mirror_rows`).
 
     Arguments:
-        listed: buffers for a panel's positions, slots and count.
+        listed: three buffers for the positions and the slots of the rows of a product, and for the number of rows.
         slot_of: (n_pad,) slot of each row.
         until: value of time.perf_counter().
 
@@ -277,7 +277,10 @@ def fill(
 
 
 def mirror_rows(gram: Operator, store: Store, slot_of: Places, ends: Places) -> None:
-    """Fill K[u][v] from K[v][u] for every v >= ends[u], for rows u that have a slot. The device must be SIMD style."""
+    """Copy K[v][u] to K[u][v] for every v >= ends[u], on CPUs, for rows u that are in ``store``.
+
+    slot_of[u] is the place of row u in ``store``, or -1.
+    """
     stream, n = gram.stream, len(ends)
     kernel = stream.variant(programs.stored(stream.profile, gram.rows.dtype), "mirror_rows")
     with stream.scratch():
@@ -286,12 +289,12 @@ def mirror_rows(gram: Operator, store: Store, slot_of: Places, ends: Places) -> 
 
 
 def _store(stream: Stream, n_pad: int, dtype: str) -> Store:
-    """Allocate slabs, buffers of equal size, for K (n_pad, n_pad). Row i of K goes to slot i."""
+    """Allocate buffers of equal size for the rows of K (n_pad, n_pad), in their order."""
     rows = -(-n_pad // SLABS)
     nbytes = rows * n_pad * np.dtype(dtype).itemsize
     return Store(_all_slabs([stream.slab(nbytes) for _ in range(0, n_pad, rows)]), rows, n_pad, None)
 
 
 def _all_slabs(slabs: list[Buffer]) -> tuple[Buffer, ...]:
-    """Return exactly SLABS buffers, repeating the last slab, since kernels take a fixed number of arguments."""
+    """Return exactly SLABS buffers, by repeating the last one, since kernels take a fixed number of arguments."""
     return (*slabs, *slabs[-1:] * (SLABS - len(slabs)))

@@ -1,6 +1,7 @@
 """Find the matrix units (tensor cores) of a device, and decide whether the products of a fit use them.
 
-A trial product, once for each OpenCL context, tests that a program for the matrix units builds and is precise.
+A trial product, once for each OpenCL context, tests that a program for the matrix units builds and that its results are
+precise.
 """
 
 from typing import Any, NamedTuple
@@ -14,33 +15,33 @@ from clsvm.gram.programs import UNITS, Units
 from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
 
-# Numbers of rows X, right-hand rows U and features in the product K(X, U) that tests the matrix units.
-# None of them is a multiple of a tile's size, so that incomplete tiles are tested too.
+# Numbers of rows X, rows U and features of the K(X, U) in the test of the matrix units (tensor cores).
+# A work-group's block of K(X, U) does not divide the numbers of rows, so that incomplete blocks are tested too.
 ROWS, WORKING, FEATURES = 190, 130, 37
 
-ROUNDED = 2.0**-21  # rounding error of an inner product of FEATURES float32 terms x_j y_j, divided by |x| |y|
+ROUNDED = 2.0**-21  # rounding error of an inner product of float32 rows x and y of 37 features, divided by |x| |y|
 
 
 class Found(NamedTuple):
-    """Hold the matrix units of a device.
+    """Hold the matrix units (tensor cores) of a device.
 
     Attributes
     ----------
     units
         the matrix units, or None if the device has none that work.
     why
-        the reason why ``units`` is None, in words.
+        the reason in words if ``units`` is None, else "".
     """
 
     units: Units | None
     why: str
 
 
-_FOUND: dict[tuple[Any, ...], Found] = {}  # results of find_units, by OpenCL context and profile
+_FOUND: dict[tuple[Any, ...], Found] = {}  # results of find_units, by OpenCL context and device profile
 
 
 def find_units(stream: Stream) -> Found:
-    """Try the matrix units (tensor cores) that the device may have, and return the first ones that are precise."""
+    """Test the kinds of matrix units (tensor cores) that the device may have, and return the first precise kind."""
     context, profile, _ = stream.setting
     key = context, profile.name, profile.lanes, UNITS
     if key not in _FOUND:
@@ -65,9 +66,10 @@ def _try_units(stream: Stream) -> Found:
 
 
 def measure_units(stream: Stream, one: Units) -> float:
-    """Compare the matrix units with float64: inner products of random rows, and weighted sums of inner products.
+    """Measure the errors of inner products of random rows, and of their weighted sums, by the matrix units ``one``.
 
-    Return the largest error, divided by the product of the two rows' norms. Raises BuildError and DeviceError.
+    Return the largest error, compared with float64 and divided by the product of the norms of the two rows. Raises
+    BuildError and DeviceError.
     """
     rng, linear = np.random.default_rng(0), make("linear")
     X = rng.normal(size=(ROWS, FEATURES)).astype(np.float32)
@@ -96,8 +98,8 @@ def measure_units(stream: Stream, one: Units) -> float:
 def choose_units(gram: Operator, precision: str, many: bool = False) -> tuple[Units | None, str]:
     """Return the matrix units for the products of a fit, or None, and a text that says how kernel values are computed.
 
-    The fit uses matrix units only with precision="fast". ``many`` says that many solves share the rows; then no matrix
-    units are used, because some solves may need more precision.
+    A fit uses matrix units (tensor cores) only with precision="fast". ``many`` says that many solves share the rows.
+    Such a fit uses no matrix units, because some of its solves may need more precision.
     """
     dtype = gram.rows.dtype
     if precision != "fast" or dtype != "float32":

@@ -1,24 +1,26 @@
-"""Solve problems of at most a few thousand rows on which SMO converges slowly, by the active set method.
+"""Solve dual problems of at most a few thousand rows on which SMO converges slowly, by the active set method.
 
 Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sums of b fixed or free; on the host in float64
-Given:    the kernel matrix K (m, m), one problem over its m rows or several coupled ones, feasible coefficients b
+Given:    the kernel matrix K (m, m), the linear term q, the bounds lo and hi, and feasible coefficients b of one
+          problem; or the problems of all classes in Crammer and Singer's multiclass SVM, where the coefficients of a
+          row have a fixed sum over the classes
 Returns:  b, the gradients f = K b + q, the KKT violation and the number of steps
 Stops:    violation <= tol, or no step lowers the function above, or the caller stops it
 Source:   Scheinberg 2006 (An efficient implementation of an active set method for SVMs); Nocedal and Wright, 16.5
 
-    until stopped, in rounds:
+    repeat until stopped:
         F    <- the free coefficients, and the coefficients at a bound that violate optimality most
-        L L' <- Cholesky factors of K_FF + a small multiple of the identity; K_FF is K among F
-        until a step reaches no bound:
+        L L' <- Cholesky factorization of K_FF, the kernel matrix among F, plus a small multiple of the identity
+        repeat until a step reaches no bound:
             d    <- the step to the minimum over F with the sums of b fixed, by L and a Schur complement
             b, f <- b + t d, f + t K d; t = 1, or less so that no coefficient passes a bound
             fix the coefficients that reached a bound
 
-A step moves all free coefficients at once towards their joint minimum. Some problems take SMO millions of iterations:
-features of very different sizes, nearly equal rows with opposite labels, large C. The active set method takes about one
-step for each coefficient that reaches a bound or leaves it.
+A step moves all free coefficients at once towards their joint minimum. The active set method takes about one step for
+each coefficient that reaches a bound or leaves it. SMO takes millions of iterations on some problems: with features of
+very different sizes, with nearly equal rows of opposite labels, or with a large C.
 
-An "entry" is one coefficient of one problem; the entries of all problems follow one another in a vector.
+In the code, an "entry" is one coefficient of one problem. The entries of all problems follow one another in a vector.
 """
 
 from collections.abc import Callable
@@ -36,26 +38,29 @@ from clsvm.solvers.newton import Face, Factor, Rows, factor_with_ridge
 
 Flags = NDArray[np.bool_]
 EPS = certificate.EPS
-# In the first round, at most MIN_JOINED coefficients leave their bounds upwards, and at most MIN_JOINED downwards.
+# At first, at most MIN_JOINED coefficients at a bound become free to rise, and at most MIN_JOINED become free to fall.
 MIN_JOINED = 16
 MAX_FIXED = 128  # when this many coefficients have reached bounds, K among the free coefficients is factored anew
-RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3  # relative ridge of K; a round without progress multiplies it by RIDGE_GROWTH
-ROUNDS = 100  # a solve over n coefficients has at most n + ROUNDS rounds
-PAIRS = 2  # after PAIRS rounds without progress, every second round moves only the two most violating coefficients
-STUCK = 10  # the solve ends after more than STUCK rounds in which neither violation nor dual objective fell
+# Ridge of K for m free coefficients: RIDGE * m * (largest diagonal entry), times RIDGE_GROWTH after no progress.
+RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3
+ROUNDS = 100  # a solve over n coefficients factors K among the free coefficients at most n + ROUNDS times
+# After PAIRS factorizations of K without progress, every second step changes only the two most violating coefficients.
+PAIRS = 2
+# The solve ends after more than STUCK factorizations of K whose steps lowered neither KKT violation nor dual objective.
+STUCK = 10
 CLOSE = 0.5  # the solve stops at a KKT violation of CLOSE * tol
-REFINEMENTS = 1  # iterative refinements of a step, since its Schur complement may be nearly singular
+REFINEMENTS = 1  # iterative refinements of each step, because the step's linear system may be nearly singular
 
 
 class ActiveSetResult(NamedTuple):
-    """Hold the best result of a solve so far.
+    """Hold the best result of a solve so far, for one or more problems over m rows with the kernel matrix K.
 
     Attributes
     ----------
     b
         coefficients (problems, m).
     f
-        gradients K b + q (problems, m).
+        gradients K b + q (problems, m), where q is the linear term of the dual.
     violation
         KKT violation.
     steps
@@ -76,13 +81,13 @@ def solve(
     should_continue: Callable[[ActiveSetResult], bool] = lambda found: True,
     most: float = np.inf,
 ) -> ActiveSetResult:
-    """Solve ``problem`` (one problem, or coupled ones) from feasible coefficients b; return the best result found.
+    """Solve ``problem`` by the active set method; return the best result found.
 
     K: kernel matrix (m, m) among the rows of the problem.
-    b: coefficients (problems, m).
-    tol: KKT violation at which the solve ends.
-    should_continue: function that is called with the best result so far in each round. If it returns False, the solve
-    ends.
+    b: feasible coefficients (problems, m) from which the solve starts.
+    tol: largest KKT violation of a solution; the solve ends when it reaches CLOSE * tol.
+    should_continue: function that is called with the best result so far before each factorization of K. If it returns
+        False, the solve ends.
     most: largest number of steps.
     """
     state = _State(K, problem, b)
@@ -100,7 +105,7 @@ def solve(
         best = best._replace(steps=steps)
         if optimality.violation <= CLOSE * tol or stuck > STUCK or not should_continue(best) or steps >= most:
             return best
-        # Every second round without progress moves only the most violating pair, as this always lowers the dual.
+        # After steps without progress, alternate with a step of the most violating pair, which always lowers the dual.
         if stuck > PAIRS and stuck % 2:
             entering = state.pair(optimality)
             made_steps, fixed = _descend(state, np.zeros_like(optimality.inside), entering, RIDGE, 1)
@@ -111,7 +116,7 @@ def solve(
         steps += made_steps
         current, noise = state.dual()
         decreased, lowest_dual = current < lowest_dual - noise, min(current, lowest_dual)
-        # Free more coefficients next time if few reached a bound. Each one that reaches a bound costs a step.
+        # Free more coefficients next time if few reached a bound, because each that reaches a bound costs a step.
         next_max = 2 * max_joined if 4 * fixed <= np.count_nonzero(entering) else max_joined // 2
         if decreased:
             stuck, max_joined = 0, max(MIN_JOINED, next_max)
@@ -121,7 +126,7 @@ def solve(
 
 
 class _State:
-    """Hold the coefficients and gradients of all problems over m rows, as vectors of problems * m entries."""
+    """Hold the coefficients and gradients of all problems over m rows, each as a vector of problems * m numbers."""
 
     def __init__(self, K: Vector, problem: Problem, b: Vector) -> None:
         self.K, self.m, self.max_diagonal = K, K.shape[0], float(np.abs(K.diagonal()).max(initial=0.0))
@@ -130,10 +135,10 @@ class _State:
         self.group, self.total = problem.group.ravel(), problem.totals
 
     def refresh(self) -> None:
-        """Correct rounding errors in the fixed sums of b, then compute f = K b + q.
+        """Correct rounding errors in the fixed sums of the coefficients b, then compute the gradients f = K b + q.
 
-        If all coefficients of a sum are within rounding of a bound, they move to these bounds, and the sum keeps its
-        rounding error.
+        K is the kernel matrix, and q the linear term of the dual. If all coefficients of a sum are within rounding of a
+        bound, each moves to its bound, and the sum keeps its rounding error.
         """
         sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
         for g in np.flatnonzero(sums != self.total):
@@ -148,27 +153,28 @@ class _State:
             excess = snapped_b.sum() - self.total[g]
             if at_bound(snapped_b).all() and abs(excess) <= 2 * slack:
                 self.b[in_group] = snapped_b
-                continue  # all coefficients are at bounds; correcting their sum would make one seem free
+                continue  # all coefficients are at bounds; a correction of their sum would make one of them seem free
             distance = b - lo if excess > 0 else hi - b
-            order = np.lexsort((-distance, at_bound(b)))  # free coefficients first, each kind by falling ``distance``
+            # Change free coefficients first, then coefficients at bounds; within each kind, the largest distance first.
+            order = np.lexsort((-distance, at_bound(b)))
             b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(distance[order]), abs(excess)), prepend=0.0)
             self.b[in_group] = np.clip(b, lo, hi)
         self.f = (self.b.reshape(-1, self.m) @ self.K).ravel() + self.q
 
     def dual(self) -> tuple[float, float]:
-        """Return the dual objective, which every step decreases, and the typical size of its rounding error."""
+        """Return the dual objective, which is minimised, and the typical size of its rounding error."""
         size = float(np.abs(self.b).sum())
         return float(self.b @ (self.f + self.q)) / 2 + self.epsilon * size, EPS * self.max_diagonal * size**2 / 100
 
     def choose_entering(self, optimality: Extremes, max_joined: int, least: float) -> NDArray[np.int8]:
-        """Choose the coefficients at a bound that become free: those that violate optimality most.
+        """Choose the coefficients that become free: coefficients at a bound that violate optimality most.
 
-        If epsilon > 0, 0 counts as a bound, since a coefficient there can rise or fall.
+        Return a number for each coefficient: 1 if it becomes free to rise, -1 if it becomes free to fall, else 0. If
+        the dual has a term epsilon * |b| with epsilon > 0, a coefficient of 0 counts as at a bound.
 
-        Return a number for each coefficient: 1 if it becomes free to rise, -1 if it becomes free to fall, else 0.
-
-        max_joined: limit of coefficients that become free to rise, and also of those that become free to fall.
-        least: KKT violation that a chosen coefficient exceeds.
+        max_joined: largest number of coefficients that become free to rise, and of coefficients that become free to
+            fall.
+        least: a coefficient is chosen only if its KKT violation is larger than this.
         """
         inside, entering, middle = optimality.inside, np.zeros(len(self.b), np.int8), optimality.offset
         if optimality.fixed_sums:
@@ -198,17 +204,23 @@ class _State:
         return entering
 
     def hessian(self, rows: Rows) -> Vector:
-        """Return the Hessian of the dual among the entries (coefficients of all problems) with the indices ``rows``."""
+        """Return the Hessian of the dual with respect to the coefficients with the indices ``rows``.
+
+        The coefficients of all problems follow one another, m for each problem. The Hessian is K among coefficients of
+        one problem, and 0 between different problems.
+        """
         row, part = rows % self.m, rows // self.m
         tile = self.K[np.ix_(row, row)]
         return tile if self.b.size == self.m else tile * (part[:, None] == part)
 
     def smooth_bounds(self, rows: Rows, up: Flags) -> tuple[Vector, Vector, Vector]:
-        """Return three arrays for the entries ``rows``: derivatives of epsilon * |b|, lower bounds, upper bounds.
+        """Return the derivatives of epsilon * |b|, the lower bounds and the upper bounds of some coefficients b.
 
-        If epsilon > 0, the bounds end at 0, so that an entry keeps its sign and epsilon * |b| is linear between them.
+        If epsilon > 0, the bounds end at 0. A coefficient then keeps its sign, and epsilon * |b| is linear between the
+        bounds.
 
-        up: for each entry at 0, whether it will rise.
+        rows: indices of the coefficients in the vector of all problems' coefficients.
+        up: for each of these coefficients, whether it rises if it is 0.
         """
         b, lo, hi, epsilon = self.b[rows], self.lo[rows], self.hi[rows], self.epsilon
         epsilon_term = np.where(b == 0, np.where(up, epsilon, -epsilon), np.sign(b) * epsilon)
@@ -217,7 +229,11 @@ class _State:
         return epsilon_term, np.where(positive & (epsilon > 0), np.maximum(lo, 0), lo), top
 
     def update_gradient(self, rows: Rows, step: Vector) -> None:
-        """Add K times the ``step`` of the entries ``rows`` to the gradients f."""
+        """Add K times a step of some coefficients to the gradients f; K is the kernel matrix.
+
+        rows: indices of the coefficients in the vector of all problems' coefficients.
+        step: changes of the coefficients.
+        """
         row, f = rows % self.m, self.f.reshape(-1, self.m)
         for part in np.unique(rows // self.m):
             in_group = rows // self.m == part
@@ -228,11 +244,12 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
     """Minimise the dual over the free coefficients F, in at most ``most`` steps.
 
     Return the number of steps that changed a coefficient, and the number of coefficients that were fixed at a bound.
-    If epsilon > 0, 0 is a bound too.
+    If the dual has a term epsilon * |b| with epsilon > 0, 0 is a bound too.
 
-    inside: mask of the coefficients between their bounds; they are free.
+    inside: mask of the coefficients between their bounds; all of them are free.
     entering: 1 or -1 for a coefficient that becomes free to rise or to fall, 0 for all others.
-    ridge: K_FF + r I is factored, first with r = ridge * (size of F) * (K_FF's largest diagonal entry).
+    ridge: number added to the diagonal of K_FF, the kernel matrix among F, before it is factored. The unit is the size
+        of F times the largest diagonal entry of K_FF. The ridge grows if K_FF is not positive definite with it.
     """
     F = np.flatnonzero(inside | (entering != 0))
     if not F.size:
@@ -244,12 +261,12 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
     factor = _factorize(hessian, ridge * len(F), largest or 1.0)
     face = Face(factor, state.f[F] + epsilon_term, group, len(present) if sums else 0, REFINEMENTS)
     fixed, zeros, made_steps = np.zeros(len(F), bool), np.zeros(len(F)), 0
-    # A coefficient of ``entering`` that the step would take beyond its bound is fixed at this bound at once.
+    # A coefficient that has just left a bound is fixed there again if the step would take it beyond this bound.
     for _ in range(MAX_FIXED + len(F)):
         d = face.minimum(fixed, zeros)
         if d is None:
             break
-        if sums:  # the step d must keep the fixed sums of coefficients, so remove its rounding error
+        if sums:  # the step d must not change the fixed sums of coefficients: remove the rounding errors of d's sums
             free_count = np.bincount(group[~fixed], minlength=len(present))
             for _ in range(2):
                 excess = np.bincount(group, d, len(present)) / np.maximum(free_count, 1)
@@ -276,7 +293,7 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
             break
         reached = np.flatnonzero(hit)
         if not step and not entering[F][~fixed & ~hit].any():
-            # Fix only one of the coefficients that reached bounds, since fixing all could prevent every later step.
+            # Fix only one of the coefficients that reached bounds. To fix all could leave none that can move.
             reached = reached[[np.abs(d[reached]).argmax()]]
         fixed[reached] = True
         if np.count_nonzero(fixed) >= MAX_FIXED and made_steps:
@@ -285,15 +302,17 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
 
 
 def _factorize(hessian: Vector, ridge: float, least: float) -> Factor:
-    """Return the Cholesky factor of ``hessian``, K among the free coefficients, plus a ridge on its diagonal.
+    """Return the Cholesky factor of the sum of a matrix and a ridge on its diagonal.
 
-    ridge: first ridge to try, as a share of the mean diagonal entry. It grows until the matrix is positive definite.
-    least: lower limit of this mean diagonal entry.
+    hessian: the matrix, which is the kernel matrix among the free coefficients.
+    ridge: first ridge to try, relative to the mean diagonal entry of ``hessian``. The ridge grows until the sum is
+        positive definite.
+    least: number that stands for this mean diagonal entry if it is smaller.
     """
     ridges = takewhile(np.isfinite, accumulate(repeat(100.0), mul, initial=ridge))
     factor = factor_with_ridge(
         np.float64, ridges, least, lambda one: one.extend(np.arange(len(hessian)), hessian[:0], hessian)
     )
     if factor is None:
-        raise ValueError("kernel values are not finite")
+        raise ValueError("kernel values must be finite, got NaN or infinity")
     return factor

@@ -1,25 +1,25 @@
 """Solve many small problems at a time, each with all of its kernel matrix on the device.
 
-Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sums of b fixed or free, for each Subproblem,
-          over a subset of the rows of one data set
-Given:    products with the kernel matrix K over all rows (gram); the rows and the dual problem of each subproblem
+Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sums of b fixed or free, for each subproblem:
+          a dual problem over some rows of a data set, such as the rows of two classes or of a fold
+Given:    products with the kernel matrix K over all rows of the data set (gram); the rows of each subproblem, the
+          linear term q and the bounds lo and hi of its dual
 Returns:  coefficients b, offsets rho, objectives and KKT violation of each subproblem
 
-A subproblem is a pair of classes, a fold, or any other subset of the rows. Its working set is all of its rows, padded
-to W rows. A batch of subproblems goes through three stages:
+The working set of a subproblem is all of its rows, padded to W rows. A batch of subproblems is solved in three stages:
 
     1. compute the tile of each subproblem: the kernel matrix among its rows, W x W values
     2. run the SMO kernel, with one work-item or work-group for each subproblem
     3. compute the gradients f = K b + q of each subproblem from its tile
 
-Stages 2 and 3 are repeated until all subproblems are solved or have stalled. One pass may not suffice, since the SMO
-kernel computes its own f only in the precision of K.
+Stages 2 and 3 are repeated until all subproblems are solved or make no progress. One pass may not suffice, because the
+SMO kernel computes its own gradients only in the precision of K.
 
-On a CPU with short rows, stage 1 is left out. The SMO kernel then makes a row of its tile when it first needs the row.
-Rows whose coefficients never change are not made.
+On a CPU, stage 1 is left out if the rows of a subproblem fit in a core's cache. The SMO kernel then computes a row of
+its tile when it first needs the row. It computes no rows whose coefficients never change.
 
-Float64 check: f of a row is computed again in float64 if rounding errors of K matter. They matter if they could change
-whether the violation of the subproblem is within tol, or change its objective too much.
+Float64 check: rounding errors of K may leave open whether the KKT violation of a subproblem is within tol, or may
+change its objective too much. The gradients of the rows concerned are then computed again in float64.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,18 +38,21 @@ from clsvm.solvers.result import Result
 from clsvm.solvers.state import Limits, SmoKernel, View, max_working_set
 from clsvm.threads import one_thread
 
-SMALL = 128  # number of rows of the smallest tile in workgroup-style kernels (on GPUs)
+# A GPU pads a subproblem of at most SMALL rows to a multiple of min(SMALL, work-group size), others of the latter.
+SMALL = 128
 STOP = 0.1  # the SMO kernel stops at a violation of STOP * tol; the rest of tol is left for rounding errors of K
-FEW, STOP_FEW = 256, 0.02  # subproblems of at most FEW rows stop at STOP_FEW * tol, since SMO costs little there
-LAUNCH = 20  # a launch makes at most LAUNCH * W SMO iterations for a subproblem of W rows
+FEW, STOP_FEW = 256, 0.02  # subproblems of at most FEW rows stop at STOP_FEW * tol, because their SMO costs little
+LAUNCH = 20  # a launch of the SMO kernel makes at most LAUNCH * W SMO iterations for a subproblem of W rows
 PER_UNIT, ROWS = 2, 16384  # a batch has PER_UNIT subproblems for each compute unit, or about ROWS rows if that is more
 IN_CACHE = 256 << 10  # the rows of a subproblem stay in a core's cache if they take at most IN_CACHE bytes
-SAMPLE, SAFETY = 16, 2  # errors of f are measured in about SAMPLE rows; their bound is SAFETY times the largest
+# Rounding errors of gradients f are measured in about SAMPLE rows. Their bound is SAFETY times the largest of them.
+SAMPLE, SAFETY = 16, 2
 # Above MANY support vectors, rounding errors of gradients f are measured in the rows that certificate.sample chooses.
 MANY = 2 * certificate.SAMPLE
 REUSE = 1.5  # a freed buffer is reused if its size is at most REUSE times the requested size
-Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
-ON_HOST = 1 / 8  # float64 kernel values that the host computes in the time in which the device stores one entry of X
+Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # computes K[rows, columns]
+# The host computes float64 gradients if they need at most ON_HOST * n * d kernel values, for n rows with d features.
+ON_HOST = 1 / 8
 
 
 class Request(NamedTuple):
@@ -60,19 +63,20 @@ class Request(NamedTuple):
     tol
         KKT violation to reach.
     max_iter
-        largest number of SMO iterations of a subproblem. -1 stands for ``Profile.patience`` times the subproblem's
-        padded number of rows.
+        largest number of SMO iterations of a subproblem. -1 stands for ``Profile.patience`` * W, where W is the number
+        of rows to which the subproblem is padded.
     kernel_scale
         rounding error of a kernel value in units of eps of the kernel dtype.
     exact
-        function without arguments that returns a source of float64 values of K. The source is an Operator, or a
-        function that computes K[rows, columns] on the host. None stands for no float64 check.
+        function without arguments. It returns an Operator that computes products with the kernel matrix K in float64,
+        or a function that computes K[rows, columns] on the host. None stands for no float64 check.
     sample
-        function that computes K[rows, columns] in float64 on the host, for few rows; None leaves them to ``exact``.
+        function that computes K[rows, columns] in float64 on the host, for checks that need few values. If it is None,
+        the result of ``exact`` computes all float64 values.
     sizes
-        numbers (n,) from which rounding errors of K follow, for most kernels the rows' squared norms (Kernel.sizes).
-        If given, the float64 check of a subproblem with many support vectors can sample the rows that have the largest
-        rounding errors.
+        numbers (n,) that grow with the rounding errors of a row's kernel values (Kernel.sizes). For most kernels they
+        are the rows' squared norms. With these numbers, the float64 check of a subproblem with many support vectors can
+        sample the rows that have the largest rounding errors.
     should_stop
         function that is called after each launch. If it returns True, the batch ends with its results so far.
     description
@@ -99,26 +103,28 @@ def max_rows(stream: Stream) -> int:
 
 
 def batch_size(stream: Stream) -> int:
-    """Return the number of subproblems that keep all compute units of the device busy."""
+    """Return the number of subproblems in a batch that keeps all compute units of the device busy."""
     return PER_UNIT * stream.compute_units
 
 
 def rows_on_demand(gram: Operator, rows: int) -> bool:
-    """Return whether the ``rows`` rows of a subproblem stay in the cache of a core.
+    """Return whether the rows of a subproblem fit in the cache of a CPU core.
 
-    If so, the SMO kernel of a batch can compute rows of its tile of K itself when it needs them.
+    If they fit, the SMO kernel can compute a row of the subproblem's kernel matrix when it needs the row.
+
+    rows: number of rows of the subproblem.
     """
     return gram.panel_bytes(rows) <= IN_CACHE
 
 
 def solve(gram: Operator, subproblems: Sequence[Subproblem], request: Request) -> Iterator[tuple[int, Result]]:
-    """Solve ``subproblems`` in batches; yield (index of the subproblem, result) as batches end.
+    """Solve ``subproblems`` in batches. After each batch, yield the index and the result of each of its subproblems.
 
-    A subproblem has at most :func:`max_rows` rows. If ``request.should_stop`` ends the solve before a subproblem began,
-    that subproblem has no result.
+    A subproblem has at most :func:`max_rows` rows. If ``request.should_stop`` ends the solve, nothing is yielded for
+    the batches that have not begun.
 
-    gram: operator for products with K over all rows.
-    request: tolerance and limits of the batch.
+    gram: operator for products with the kernel matrix over all rows.
+    request: tolerance and limits of a batch.
     """
     stream, itemsize = gram.stream, np.dtype(gram.rows.dtype).itemsize
     order = sorted(range(len(subproblems)), key=lambda index: -len(subproblems[index].rows))
@@ -129,7 +135,7 @@ def solve(gram: Operator, subproblems: Sequence[Subproblem], request: Request) -
         for W, indices in batches:
             batch = _Batch(gram, [subproblems[index] for index in indices], W, Q, request)
             if not batch.row_arguments:
-                if not blank:  # clear Q once: the padding of a tile is never written, but must be finite
+                if not blank:  # clear Q once: the padding of a kernel matrix in Q is never written, but must be finite
                     stream.clear(Q, nbytes)
                 blank = True
                 batch.tiles()
@@ -143,8 +149,8 @@ def solve(gram: Operator, subproblems: Sequence[Subproblem], request: Request) -
 def _width(gram: Operator, rows: int) -> int:
     """Return W, the number of rows to which a subproblem with ``rows`` rows is padded.
 
-    W is a multiple of the block sizes of the kernels. On devices of kernel style "workgroup" (GPUs), W takes
-    few values, since each value needs its own program.
+    W is a multiple of the block sizes of the OpenCL kernels. On GPUs (kernel style "workgroup") W has few different
+    values, because each value needs a program of its own.
     """
     unit, profile = gradients.UNIT, gram.stream.profile
     if profile.style == "workgroup":
@@ -154,9 +160,10 @@ def _width(gram: Operator, rows: int) -> int:
 
 
 def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[tuple[int, list[int]]]:
-    """Divide subproblems into batches. Yield for each batch W, the padded number of rows, and its subproblems' indices.
+    """Divide subproblems into batches. Yield (W, indices) for each batch.
 
-    The number of compute units and the free memory determine how many subproblems a batch has.
+    W is the number of rows to which each subproblem of the batch is padded. ``indices`` are the indices of the
+    subproblems. The number of compute units and the free memory determine how many subproblems a batch has.
 
     order: indices of subproblems, by falling number of rows.
     sizes: number of rows of each subproblem.
@@ -164,7 +171,7 @@ def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[tup
     stream, itemsize, first = gram.stream, np.dtype(gram.rows.dtype).itemsize, 0
     while first < len(order):
         W = _width(gram, sizes[order[first]])
-        panel = gram.panel_bytes(2 * W) - gram.panel_bytes(W)  # bytes by which W rows enlarge the buffer of rows
+        panel = gram.panel_bytes(2 * W) - gram.panel_bytes(W)  # bytes of a buffer for W more rows of X
         capacity = min(int(gradients.TILES * (stream.limit - stream.allocated)), stream.largest) // (
             itemsize * W * W + 3 * panel
         )
@@ -175,14 +182,13 @@ def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[tup
 
 
 class _Batch:
-    """Solve B subproblems, each padded to W rows, with their tiles in the buffer Q.
-
-    The tile of a subproblem is the kernel matrix among its rows, padded to W x W values.
+    """Solve B subproblems, each padded to W rows. The buffer Q holds the kernel matrix of each, (B, W, W).
 
     Attributes
     ----------
     unrounded
-        the subproblems with their exact bounds, padded; ``problem`` has the numbers of the device.
+        padded bounds and linear terms of all subproblems in float64. The attribute ``problem`` has the same numbers
+        rounded as on the device.
     positions
         positions of each subproblem's rows in the device's order of rows, -1 for padding, (B, W).
     row_arguments
@@ -203,7 +209,7 @@ class _Batch:
             lo[p, :m], hi[p, :m], q[p, :m] = problem.lo[0], problem.hi[0], problem.q[0]
             b[p, :m] = subproblem.initial[0]
         self.unrounded = Problem(lo, hi, q, kind.constraint, kind.epsilon)
-        # Round the numbers as the device does: without double precision it stores each as a sum of two floats.
+        # Round the numbers as the device does. A device without double precision stores each as a sum of two floats.
         lo, hi, q, self.b = map(stream.round_wide, (lo, hi, q, b))
         self.problem = Problem(lo, hi, q, kind.constraint, kind.epsilon)
         wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.epsilon]), q))
@@ -214,8 +220,7 @@ class _Batch:
         self._state, (self._linear, self._delta, self._counters, made, self._ws) = View(*parts[:5]), parts[5:10]
         all_rows, *self._row_counts = parts[10:]
         self.panel, self.at = gradients.gathered(gram, self.positions, all_rows)
-        # A row source is OpenCL text by which the SMO kernel computes a row of its tile Q when it needs the row.
-        # Without a row source the kernel gets whole tiles.
+        # Row source: OpenCL text by which the SMO kernel computes rows of the subproblem's K, or None to pass all of K.
         possible = stream.profile.style == "simd" and kind.constraint is not Constraint.SPLIT
         given = gram.row_source(self.panel) if possible and rows_on_demand(gram, W) else None
         source, values = given or (None, ())
@@ -223,7 +228,7 @@ class _Batch:
         self._smo = SmoKernel(stream, gram.rows.dtype, W, kind.constraint, source)
 
     def tiles(self) -> None:
-        """Compute the tile of each subproblem of the batch: the kernel matrix among its rows."""
+        """Compute the kernel matrix among the rows of each subproblem of the batch, which is called its tile."""
         stream, gram, W = self.stream, self.gram, self.W
         for p, (subproblem, count) in enumerate(zip(self.subproblems, self._row_counts, strict=True)):
             part, rows = gram.part(self.panel, p * W, W, count), stream.part(self.at, 4 * p * W, 4 * W)
@@ -243,7 +248,7 @@ class _Batch:
         results: dict[int, Result] = {}
         if self.b.any():
             if self.row_arguments:
-                # Launch the SMO kernel for 0 iterations: it computes the rows of Q with b != 0, which gradients need.
+                # Gradients need the rows of Q with b != 0. A launch of the SMO kernel for 0 iterations computes them.
                 self._solve(limits._replace(steps=0))
             self._respond()
         while True:
@@ -255,7 +260,7 @@ class _Batch:
             violation = optimality.violations.reshape(B, -1).max(axis=1)
             finished = (violation <= tol) | unchanged
             bound = certificate.rounding_bounds(self.gram.rows.dtype, request.kernel_scale, self.b)
-            error = 2 * bound  # error bound of the violation
+            error = 2 * bound  # a violation is a difference of two gradients, each with an error of up to ``bound``
             checked = exact.copy()
             if request.exact:
                 uncertain = error > (1 - STOP) * tol
@@ -271,7 +276,7 @@ class _Batch:
             unsolved = ~certified & (~unchanged | (exact & ~checked)) & (steps < budget)
             unsolved[[*results]] = False
             end = not unsolved.any() or request.should_stop()
-            # Keep the first certified result of a subproblem: further launches for the others still change its b.
+            # Keep a subproblem's first certified result: later launches, for other subproblems, still change its b.
             if done := [p for p in range(B) if p not in results and (end or certified[p])]:
                 numbers = violation, steps, bound, mask.sum(axis=1), certified
                 results |= self._results(done, optimality, [values[done].tolist() for values in numbers])
@@ -279,16 +284,16 @@ class _Batch:
                 return [results[p] for p in range(B)]
 
     def _solve(self, limits: Limits) -> None:
-        """Launch the SMO kernel on all subproblems of the batch, up to the ``limits``."""
+        """Launch the SMO kernel on all subproblems of the batch. Each ends at its solution or at the ``limits``."""
         (B, W), state = self.b.shape, (self._state, self._delta, self._counters)
         self._smo(B, W, self._ws, self.Q, state, limits, self.row_arguments)
 
     def _imprecise(self, bound: Vector, certain: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Mark those of the B subproblems whose objective may have a relative error above certificate.OBJECTIVE, (B,).
+        """Mark the subproblems whose objective may have a relative error above certificate.OBJECTIVE, (B,).
 
         bound: error bound of the gradients f of each subproblem, (B,).
-        certain: mask (B,) of subproblems whose violation needs no float64 check. For these, ``bound`` may be far too
-            large, so rounding errors are measured in a sample of rows.
+        certain: mask (B,) of subproblems whose violation needs no float64 check. The ``bound`` of such a subproblem may
+            be far too large, so its rounding errors are measured in a sample of rows.
         """
         level, weight = certificate.dual_size(self.problem, self.b, self.f)
         imprecise = np.asarray(bound * weight > certificate.OBJECTIVE * level)
@@ -301,11 +306,11 @@ class _Batch:
         return imprecise
 
     def _sampled_error(self, subproblems: NDArray[np.bool_]) -> Vector:
-        """Estimate the sum over the rows i of |b_i| * |error of f_i|, for each of the B subproblems, (B,).
+        """Estimate the sum of |b_i| * |error of f_i| over the rows i of each of the B subproblems, (B,).
 
-        b are the coefficients, and f the gradients. The sums are estimated from support vectors that certificate.sample
-        chooses. If the coefficients of a subproblem add up to 0, the mean error of f is subtracted, since it does not
-        change the objectives. ``self.f`` stays as it is.
+        b are the coefficients, and f the gradients. Errors are measured in the support vectors that certificate.sample
+        chooses. If the coefficients of a subproblem add up to 0, the mean error is subtracted first, because a constant
+        error does not change the objectives. ``self.f`` is unchanged in the end.
 
         subproblems: mask (B,) of the subproblems to estimate; the result is 0 for all others.
         """
@@ -324,8 +329,8 @@ class _Batch:
     def _largest_error(self, subproblems: NDArray[np.bool_]) -> Vector:
         """Return the largest rounding error of the gradients f in a sample of rows, for each of the B subproblems.
 
-        The sample has support vectors with coefficients of all sizes. The host computes their f in float64 if
-        ``request.sample`` is given, else the device does. ``self.f`` stays as it is.
+        The sample has support vectors with coefficients of all sizes. Errors are differences from f in float64, which
+        the host computes if ``request.sample`` is given. ``self.f`` is unchanged in the end.
 
         subproblems: mask (B,) of the subproblems to measure; the result is 0 for all others.
         """
@@ -339,7 +344,7 @@ class _Batch:
         else:
             self._respond_exactly(mask)
         error = np.abs(self.f - before).max(axis=1)
-        if self.request.sample:  # the host has replaced ``self.f`` alone, so f on the device is still right
+        if self.request.sample:  # the host changed only its own copy of f, so the device's f needs no change
             self.f = before
         else:
             self._restore(before)
@@ -351,7 +356,7 @@ class _Batch:
         self.stream.write_wide(self._state.f, f)
 
     def _respond(self) -> None:
-        """Compute the gradients f = K b + q of all subproblems from their tiles of K.
+        """Compute the gradients f = K b + q of all subproblems from their kernel matrices K.
 
         b are the coefficients, and q is the linear term of the dual.
         """
@@ -363,8 +368,8 @@ class _Batch:
     def _respond_exactly(self, mask: NDArray[np.bool_]) -> None:
         """Compute the gradients f in float64 for the rows that ``mask`` (B, W) marks in the B subproblems.
 
-        The host computes them if few kernel values are needed, or if ``request.exact`` returns a function that computes
-        kernel values on the host. Otherwise the device lays out the rows of X and computes products with K.
+        The host computes f if few kernel values are needed, or if ``request.exact`` returns a function that computes
+        kernel values on the host. Otherwise the device computes f, by products with the kernel matrix in float64.
         """
         assert self.request.exact
         few = int((mask.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
@@ -383,8 +388,8 @@ class _Batch:
     def _by_host(self, block: Block, mask: NDArray[np.bool_]) -> None:
         """Compute the gradients f on the host for the rows that ``mask`` marks.
 
-        block: function that computes K[rows, columns].
-        mask: mask (B, W) of the rows of the B subproblems, each padded to W rows.
+        block: function that computes kernel values K[rows, columns].
+        mask: mask (B, W) of rows; row p marks rows of subproblem p, which is padded to W rows.
         """
         with one_thread():
             for p in np.flatnonzero(mask.any(axis=1)).tolist():
@@ -396,8 +401,9 @@ class _Batch:
     ) -> dict[int, Result]:
         """Return the results of the subproblems with the indices ``done``.
 
-        numbers: violation, SMO iterations, error bound, number of rows checked in float64, and whether the result is
-            certified, of each of these subproblems.
+        optimality: optimality conditions of all subproblems of the batch.
+        numbers: five lists with a value for each subproblem in ``done``: KKT violation, SMO iterations, error bound of
+            the gradients, number of rows checked in float64, and whether the violation is certainly within tol.
         """
         offset, rho = optimality.offset.reshape(self.b.shape), optimality.rho.reshape(len(self.b), -1)
         primal, dual = certificate.objectives(self.problem, self.b, self.f, offset)

@@ -1,12 +1,13 @@
-"""Compute the optimality conditions of the dual problem in float64, and check solves by them.
+"""Compute the optimality conditions of dual problems in float64, and check in float64 whether solves have converged.
 
-:func:`of` takes coefficients b and gradients f = K b + q. It computes the derivatives of the dual, their extremes, the
-offsets and the KKT violation. :func:`evaluate` adds the objectives. :class:`Check` computes f of a row again from
-float64 kernel values if rounding errors of K could change whether a solve has converged.
+:func:`of` takes coefficients b and gradients f = K b + q, with the kernel matrix K and the dual's linear term q. It
+computes the derivatives of the dual, their extremes, the offsets and the KKT violation. :func:`evaluate` adds the
+objectives. :class:`Check` computes f of a row again from float64 kernel values if rounding errors of K could change
+whether a solve has converged.
 
 An "entry" is one coefficient of one problem; the entries of all problems follow one another. A "group" is a set of
 entries whose sum the constraint fixes. The multiplier of this sum is the group's offset rho. If the constraint fixes
-no sum, the group is the whole problem, rho is 0, and each entry has optimality conditions of its own.
+no sum, a group is one whole problem, rho is 0, and each entry has optimality conditions of its own.
 """
 
 from typing import Any, NamedTuple
@@ -21,9 +22,10 @@ from clsvm.solvers.result import Settings
 OBJECTIVE = 5e-5  # largest accepted relative error that rounding of K may cause in an objective
 # Rounding errors are measured in a sample of SAMPLE rows, or in all rows if there are at most FEW * SAMPLE.
 SAMPLE, FEW = 256, 4
-INSUFFICIENT = 100.0  # a dtype of K is too coarse if its error bound for gradients f exceeds INSUFFICIENT * tol
+# Rounding errors of K are too large for tol if they can change a gradient by more than INSUFFICIENT * tol.
+INSUFFICIENT = 100.0
 EPS = float(np.finfo(np.float64).eps)
-SLACK = 64  # a sum of coefficients b may be wrong by SLACK * eps * sum |b|, which counts as rounding error
+SLACK = 64  # a deviation of up to SLACK * EPS * sum |b| from a fixed sum of coefficients b counts as rounding error
 
 
 def finite(values: NDArray[Any], kernel: Any) -> None:
@@ -33,10 +35,12 @@ def finite(values: NDArray[Any], kernel: Any) -> None:
 
 
 def precision_insufficient(dtype: str, scale: float, problem: Problem, tol: float) -> bool:
-    """Return whether kernel values of ``dtype`` are too coarse for tol.
+    """Return whether kernel values of ``dtype`` are too coarse to solve ``problem`` within tol.
 
-    Kernel values are too coarse if their rounding error eps * scale times the largest possible coefficient exceeds
+    Kernel values are too coarse if their rounding error times the largest possible coefficient exceeds
     INSUFFICIENT * tol.
+
+    scale: rounding error of a kernel value in units of eps of ``dtype``.
     """
     return float(np.finfo(dtype).eps) * scale * float(np.maximum(problem.hi, -problem.lo).max()) > INSUFFICIENT * tol
 
@@ -44,8 +48,9 @@ def precision_insufficient(dtype: str, scale: float, problem: Problem, tol: floa
 def rounding_bounds(dtype: str, scale: float, b: Vector) -> Vector:
     """Return for each problem a bound of the error of K b that the rounding of K can cause, (problems,).
 
-    b: coefficients (problems, n).
+    dtype: dtype of the kernel matrix K.
     scale: rounding error of a kernel value in units of eps of ``dtype``.
+    b: coefficients (problems, n).
     """
     return np.asarray(float(np.finfo(dtype).eps) * scale * np.abs(b).sum(axis=1))
 
@@ -53,7 +58,8 @@ def rounding_bounds(dtype: str, scale: float, b: Vector) -> Vector:
 class Extremes(NamedTuple):
     """Hold the optimality conditions of coefficients, by entry and by group.
 
-    An entry is one coefficient of one problem. A group is a set of entries whose sum may be fixed.
+    An entry is one coefficient of one problem. A group is a set of entries whose sum the constraint fixes; if it fixes
+    no sum, a group is all entries of a problem.
 
     Attributes
     ----------
@@ -62,7 +68,7 @@ class Extremes(NamedTuple):
     left
         derivative of the dual for a falling coefficient, (entries,); -infinity at the lower bound.
     inside
-        whether an entry is free, so that both derivatives are the same, (entries,).
+        whether an entry is free: ``right`` equals ``left``, and with epsilon > 0 the coefficient is not 0, (entries,).
     group
         number of the group of each entry, (entries,).
     least
@@ -70,7 +76,7 @@ class Extremes(NamedTuple):
     most
         largest ``left`` of each group, (groups,).
     rho
-        offset of each group, the multiplier of its sum, (groups,).
+        offset of each group, which is the multiplier of the fixed sum, (groups,); 0 if no sum is fixed.
     violations
         KKT violation of each group, (groups,).
     fixed_sums
@@ -89,36 +95,36 @@ class Extremes(NamedTuple):
 
     @property
     def violation(self) -> float:
-        """Return the largest KKT violation of all groups."""
+        """Return the largest KKT violation of all problems."""
         return float(self.violations.max(initial=0.0))
 
     @property
     def offset(self) -> Vector:
-        """Return the offset of each entry, (entries,)."""
+        """Return for each coefficient its offset, which is the multiplier of the fixed sum, (entries,)."""
         return self.rho[self.group]
 
     def violating(self, tol: float) -> NDArray[np.bool_]:
         """Mark the coefficients that violate the optimality conditions by more than tol, (entries,).
 
-        Such a coefficient can rise, and its derivative is more than tol below its group's offset. Or it can fall, and
-        its derivative is more than tol above the offset.
+        A coefficient that can rise violates them if the derivative of the dual is more than tol below the coefficient's
+        offset. A coefficient that can fall violates them if the derivative is more than tol above the offset.
         """
         return np.asarray((self.right < self.offset - tol) | (self.left > self.offset + tol))
 
     def deciding(self, tol: float, errors: Vector) -> NDArray[np.bool_]:
         """Mark the entries whose derivatives must be exact to decide whether the violation is within tol, (entries,).
 
-        Rounding errors may leave open whether a group's violation is within tol. In such a group two kinds of entries
-        are marked: entries whose exact derivative may be an extreme, and free entries, which determine the offset. If
-        no sum is fixed, an entry is marked if its own violation may exceed tol.
+        An entry is one coefficient of one problem. A group has all entries of a fixed sum. Rounding errors may leave
+        open whether the violation of a group is within tol. In this case, entries are marked whose exact derivative may
+        be the smallest or largest of the group. Free entries are marked too, because they determine the offset. If no
+        sum is fixed, an entry is marked if its own violation may be near or above tol.
 
         errors: bounds of the rounding errors of the derivatives, (entries,).
         """
         if not self.fixed_sums:
             return (-self.right > tol - 2 * errors) | (self.left > tol - 2 * errors)
         low, high = np.full((2, *self.rho.shape), np.inf), np.full((2, *self.rho.shape), -np.inf)
-        # low[0], high[0]: extreme derivatives if errors raise a group's violation most; it is then high[0] - low[0].
-        # low[1], high[1]: extreme derivatives if errors lower a group's violation most; it is then high[1] - low[1].
+        # Within rounding errors, a group's KKT violation is at most high[0] - low[0], and at least high[1] - low[1].
         for which, sign in enumerate((-1, 1)):
             np.minimum.at(low[which], self.group, self.right + sign * errors)
             np.maximum.at(high[which], self.group, self.left - sign * errors)
@@ -128,10 +134,12 @@ class Extremes(NamedTuple):
 
 
 def one_sided_derivatives(f: Vector, b: Vector, lo: Vector, hi: Vector, epsilon: float) -> tuple[Vector, Vector]:
-    """Return the derivatives of the dual for rising and for falling coefficients b, from the gradients f.
+    """Return the derivatives of the dual for rising and for falling coefficients b.
 
-    The derivative for rising b is infinity at the upper bound. The derivative for falling b is -infinity at the lower
-    bound. On the device common.cl computes the same.
+    The derivative for rising b is infinity at the upper bound hi. The derivative for falling b is -infinity at the
+    lower bound lo. The OpenCL code in common.cl computes the same.
+
+    f: gradients of the dual without its term epsilon * sum |b|.
     """
     right, left = f, f
     if epsilon:
@@ -140,23 +148,26 @@ def one_sided_derivatives(f: Vector, b: Vector, lo: Vector, hi: Vector, epsilon:
 
 
 def snapped(b: Vector, lo: Vector, hi: Vector, epsilon: float, distance: float | Vector) -> Vector:
-    """Return the coefficients b, with those near a bound lo or hi moved to this bound.
+    """Move coefficients b that are near a bound lo or hi to this bound; return all coefficients.
 
-    If epsilon is not 0, coefficients near 0 are moved to 0, where epsilon * |b| is not smooth.
+    If epsilon is not 0, coefficients near 0 are moved to 0, where the dual's term epsilon * |b| is not smooth.
 
-    distance: the distance that counts as near.
+    distance: largest distance that counts as near.
     """
     b = np.where(b - lo <= distance, lo, np.where(hi - b <= distance, hi, b))
     return np.where((np.abs(b) <= distance) & (lo < 0) & (hi > 0), 0.0, b) if epsilon else b
 
 
 def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
-    """Return the optimality conditions at coefficients b, with gradients f = K b + q, both (problems, n) or flat."""
+    """Return the optimality conditions at coefficients b with gradients f, both (problems, n) or flat.
+
+    The gradients are f = K b + q, with the kernel matrix K and the linear term q of the dual.
+    """
     f, b, lo, hi, group = f.ravel(), b.ravel(), problem.lo.ravel(), problem.hi.ravel(), problem.group.ravel()
     epsilon, fixed = problem.epsilon, len(problem.totals)
     groups = fixed or problem.problems
     right, left = one_sided_derivatives(f, b, lo, hi, epsilon)
-    # If epsilon > 0, a coefficient at 0 is not free, even if rounding makes both of its derivatives equal.
+    # With a term epsilon * |b|, a coefficient of 0 is not free, even if rounding makes both of its derivatives equal.
     inside = (right == left) & ~((b == 0) & (epsilon > 0))
     least, most, rho = np.full(groups, np.inf), np.full(groups, -np.inf), np.zeros(groups)
     with np.errstate(invalid="ignore"):
@@ -167,7 +178,7 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     if fixed:
         slacks = np.asarray(SLACK * EPS * np.bincount(group, np.abs(b), groups), np.float64)
         snapped_b = snapped(b, lo, hi, epsilon, slacks[group])
-        if (snapped_b != b).any():  # coefficients within rounding of a bound must not count as free
+        if (snapped_b != b).any():  # a coefficient within rounding of a bound must not count as free
             rho = of(problem, snapped_b, f).rho
         else:
             free = group[inside]
@@ -177,10 +188,13 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
 
 
 def offsets(least: Vector, most: Vector, count: NDArray[Any], sums: NDArray[Any]) -> Vector:
-    """Return the offset of each group: the mean derivative ``sums / count`` of its ``count`` free entries.
+    """Return the offset of each group of coefficients: the mean of the dual's derivatives for its free coefficients.
 
-    A group without free entries has the middle between its extreme derivatives ``least`` and ``most`` as its offset.
-    All arrays have one number for each group.
+    If no coefficient of a group is free, its offset is the middle between its extreme derivatives ``least`` and
+    ``most``. All arrays have one number for each group.
+
+    count: number of free coefficients.
+    sums: sum of the derivatives for free coefficients.
     """
     both = np.isfinite(least) & np.isfinite(most)
     with np.errstate(invalid="ignore"):
@@ -189,16 +203,16 @@ def offsets(least: Vector, most: Vector, count: NDArray[Any], sums: NDArray[Any]
 
 
 class CheckResult(NamedTuple):
-    """Hold the result of a float64 check.
+    """Hold the result of a float64 check of a solve.
 
     Attributes
     ----------
     violation
-        KKT violation.
+        KKT violation after the check.
     rows
-        for each row, whether f was computed in float64, (n,).
+        mask of the rows whose gradients the check computed in float64, (n,).
     f
-        gradients (problems, n), with float64 values in the rows that ``rows`` marks.
+        gradients of the dual, (problems, n), with float64 values for the rows that ``rows`` marks.
     """
 
     violation: float
@@ -209,9 +223,9 @@ class CheckResult(NamedTuple):
 class Check:
     """Check a solve in float64: compute gradients f again for rows whose rounding errors could change the outcome.
 
-    The outcome is whether the violation is within tol and, if ``settings.reported``, the objectives. The check keeps a
-    bound of the rounding error of f for each row. After f of a row was computed in float64, only changes of the
-    coefficients since then contribute to the row's bound.
+    The outcome is whether the KKT violation is within tol and, if ``settings.reported``, the objectives. For each row,
+    the check keeps a bound of the rounding error of f. After f of a row was computed in float64, only later changes of
+    coefficients contribute to the row's bound.
 
     dtype: dtype of kernel values.
     settings: the settings of the solve.
@@ -220,17 +234,21 @@ class Check:
     def __init__(self, dtype: str, settings: Settings) -> None:
         self.exact, self._dtype, self._settings = settings.exact, dtype, settings
         self._b: Vector | None = None  # coefficients at which gradients f were last computed in float64
-        self._product = self._errors = np.zeros(0)  # _product: K b at ``_b``; _errors: its error bound for each row
-        self._exact_rows = np.zeros(0, bool)  # rows with float64 values
+        # Product K b at the coefficients b = ``_b``, (problems, n), and a bound of each row's rounding error, (n,).
+        self._product = self._errors = np.zeros(0)
+        self._exact_rows = np.zeros(0, bool)  # mask of the rows whose ``_product`` comes from float64 kernel values
 
     def error_bound(self, b: Vector) -> float:
-        """Return the largest error of gradients f that rounding of K can cause, for coefficients b (problems, n)."""
+        """Return the largest error of the gradients f = K b + q that rounding of K can cause.
+
+        b: coefficients (problems, n).
+        """
         return float(rounding_bounds(self._dtype, self._settings.kernel_scale, b).max())
 
     def error_bounds(self, b: Vector) -> Vector:
-        """Return for each row a bound of the error of its gradients f in all problems, (n,).
+        """Return for each row a bound of the rounding error of its gradients in all problems, (n,).
 
-        If f of a row was computed in float64 before, only the change of b since then contributes to its bound.
+        If the gradients of a row were computed in float64 before, only the change of b since then contributes.
 
         b: coefficients (problems, n).
         """
@@ -238,22 +256,29 @@ class Check:
         return whole if self._b is None else np.minimum(whole, self._errors + self.error_bound(b - self._b))
 
     def remember(self, rows: NDArray[np.bool_], b: Vector, c: Vector) -> None:
-        """Keep the product c = K b (problems, n), to which later checks add K times the change of b.
+        """Store the product c = K b (problems, n), to which later checks add K times the change of b.
 
-        rows: mask (n,) of the rows i for which c[:, i] comes from float64 kernel values.
+        b: coefficients (problems, n).
+        rows: mask (n,). It marks row i if c[:, i] comes from float64 kernel values.
         """
         self._errors = np.where(rows, 0.0, self.error_bounds(b))
         self._exact_rows, self._b, self._product = rows, b.copy(), c
 
     def invalidate(self, rows: slice) -> None:
-        """Record that the solve replaced float64 gradients of the ``rows`` by values in its own dtype."""
+        """Record that the gradients of the ``rows`` are no longer from float64 kernel values.
+
+        The solve calls this after it has replaced the gradients by values in its own dtype.
+        """
         if self._b is not None:
             self._errors[rows] = np.inf
 
     def evaluated(self, at: NDArray[np.intp], b: Vector) -> Vector:
-        """Return K b of the rows ``at`` in float64, (problems, rows).
+        """Return the product K b for the rows ``at`` in float64, (problems, rows).
 
-        For rows whose K b' is known in float64 for earlier coefficients b', K (b - b') is added, if that is less work.
+        For some rows the product with earlier coefficients is known in float64. If few coefficients changed since,
+        only K times their change is computed and added.
+
+        b: coefficients (problems, n).
         """
         assert self.exact
         changed = b if self._b is None else b - self._b
@@ -268,15 +293,16 @@ class Check:
     def __call__(
         self, problem: Problem, b: Vector, f: Vector, worst: float, tol: float, gap: bool = False
     ) -> CheckResult:
-        """Check the KKT violation of coefficients b, and compute their gradients f in float64 for rows that decide it.
+        """Check the KKT violation of coefficients b with gradients f, both (problems, n).
 
-        A row decides if its rounding error could change whether the violation is within tol. Rows with an error bound
-        of at most a tenth of tol are left out. If the solve itself runs in float64, f of all rows is computed again,
-        since it has accumulated the rounding of many iterations.
+        Gradients of a row are computed again in float64 if their rounding error could change whether the violation is
+        within tol. Rows with an error bound of at most a tenth of tol are left out. If the solve itself runs in
+        float64, gradients of all rows are computed again, because they have accumulated the rounding of many
+        iterations.
 
-        Objectives are checked only if ``gap`` is true, or if a report follows and the violation is within tol. If
-        rounding could change an objective by more than the share OBJECTIVE, f of support vectors is computed in float64
-        too.
+        Objectives are checked if ``gap`` is true, or if a report follows. For a report they are not checked if float64
+        gradients give a violation above tol. If rounding could change an objective by more than the share OBJECTIVE,
+        the gradients of support vectors are computed in float64 too.
 
         worst: KKT violation computed from the argument f.
         gap: whether the duality gap may end the solve.
@@ -300,7 +326,7 @@ class Check:
             imprecise = (errors[:, None] * weight > OBJECTIVE * size).any(axis=1)
             unchecked = np.flatnonzero(~checked & imprecise & (b != 0).any(axis=0))
             if self._settings.sizes is not None and len(unchecked) > FEW * SAMPLE:
-                # The errors of sampled rows, scaled up to all rows, estimate the error of the objective.
+                # Estimate the error of the objective from a sample, in which each row stands for ``times`` rows.
                 some, times = sample(unchecked, b, self._settings.sizes)
                 effect = (recompute(some) * np.abs(b[:, some]) * times).sum(axis=1)
                 unchecked = unchecked[~checked[unchecked] & (effect > OBJECTIVE * size).any()]
@@ -313,25 +339,27 @@ class Check:
 
 
 def rows_to_check(problem: Problem, b: Vector, f: Vector, errors: Vector, tol: float) -> NDArray[np.bool_]:
-    """Mark the rows whose gradients f must be exact to decide whether the violation of b is within tol, (n,).
+    """Mark the rows whose gradients f must be exact to decide whether the KKT violation is within tol, (n,).
 
     Rows with an error bound of at most a tenth of tol are not marked.
 
     b: coefficients (problems, n).
-    errors: error bounds of f, (n,).
+    f: gradients (problems, n).
+    errors: for each row, a bound of the rounding error of its gradients, (n,).
     """
     deciding = of(problem, b, f).deciding(tol, np.tile(errors, problem.problems))
     return np.asarray(deciding.reshape(b.shape).any(axis=0) & (errors > tol / 10))
 
 
 def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:
-    """Return about SAMPLE of the ``rows``, ascending, and for each the number of rows that it represents.
+    """Return a sample of about SAMPLE of the ``rows``, ascending, and for each the number of rows that it represents.
 
     A quarter of the sample are the rows with the largest ``sizes``, whose kernel values have the largest rounding
-    errors. The other rows are sorted by their largest |b| over the problems, and taken at equal steps.
+    errors. The other rows are sorted by their largest |b| over all problems, and every k-th one is taken.
 
     b: coefficients (problems, n).
-    sizes: numbers (n,) from which rounding errors of K follow, for most kernels the rows' squared norms (Kernel.sizes).
+    sizes: numbers (n,) that grow with the rounding errors of a row's kernel values. For most kernels they are the
+        rows' squared norms (Kernel.sizes).
     """
     by_size = rows[np.argsort(-sizes[rows], kind="stable")]
     largest, others = by_size[: SAMPLE // 4], by_size[SAMPLE // 4 :]
@@ -346,8 +374,10 @@ def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np
 def objectives(problem: Problem, b: Vector, f: Vector, offset: Vector) -> tuple[Vector, Vector]:
     """Return the primal and the dual objective of each problem.
 
-    Coupled problems have one primal and one dual objective together.
+    The problems of Crammer and Singer's multiclass SVM have one primal and one dual objective together.
 
+    b: coefficients (problems, n).
+    f: gradients (problems, n).
     offset: offset of each coefficient, (problems, n).
     """
     lo, hi, q, epsilon = problem.lo, problem.hi, problem.q, problem.epsilon
@@ -367,13 +397,15 @@ class Evaluation(NamedTuple):
     Attributes
     ----------
     rho
-        offsets (problems, groups).
+        offsets (problems, groups). A group is the rows whose coefficients have one fixed sum, or all rows if no sum is
+        fixed.
     primal, dual
-        objectives of each problem; coupled problems have one together.
+        primal and dual objective of each problem. The problems of Crammer and Singer's multiclass SVM, one for each
+        class, have a common primal and a common dual objective.
     violation
-        largest KKT violation.
+        largest KKT violation of all problems.
     gap
-        largest relative duality gap.
+        largest relative duality gap of all problems.
     """
 
     rho: Vector
@@ -384,7 +416,11 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(problem: Problem, b: Vector, f: Vector) -> Evaluation:
-    """Return offsets, objectives, KKT violation and duality gap of coefficients b (problems, n) with f = K b + q."""
+    """Return offsets, objectives, KKT violation and duality gap of coefficients.
+
+    b: coefficients (problems, n).
+    f: gradients K b + q of the dual, with the kernel matrix K and the linear term q, (problems, n).
+    """
     optimality = of(problem, b, f)
     primal, dual = objectives(problem, b, f, optimality.offset.reshape(b.shape))
     coupled = problem.constraint is Constraint.COUPLED
@@ -393,9 +429,11 @@ def evaluate(problem: Problem, b: Vector, f: Vector) -> Evaluation:
 
 
 def dual_size(problem: Problem, b: Vector, f: Vector) -> tuple[Vector, Vector]:
-    """Return |dual objective| and the sum of |b| of each problem, both (problems,).
+    """Return the absolute dual objective and the sum of |b| of each problem, both (problems,).
 
-    Errors of up to e in the gradients f change the dual objective by at most e times the sum of |b|.
+    If the gradients f have errors of at most e, the dual objective has an error of at most e times the sum of |b|.
+
+    b: coefficients (problems, n).
     """
     weight = np.abs(b).sum(axis=1)
     return np.abs((b * (f + problem.q)).sum(axis=1) / 2 + problem.epsilon * weight), weight

@@ -1,26 +1,27 @@
 """Solve the dual of kernel SVMs by decomposition into working sets, which are chosen and solved on the device.
 
-Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sum b fixed or free; :class:`Coupled`: several
-          problems that are coupled row by row
-Given:    products with the kernel matrix K (gram), the problem (problem.py), settings
+Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sum b fixed or free; :class:`Coupled` solves
+          Crammer and Singer's multiclass SVM
+Given:    products with the kernel matrix K (gram); the linear term q, the bounds lo and hi, and the constraint
+          (problem.py); settings
 Returns:  coefficients b, gradients f = K b + q, offsets rho, and how the solve ended
 Stops:    KKT violation <= tol, relative duality gap <= gap_tol, max_iter SMO iterations, or max_time
 Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets of half old, half new rows as in
-          ThunderSVM and oneDAL; first the tile of K among the working set, then whole rows of K only for changed
+          ThunderSVM and oneDAL; first the kernel matrix among the working set, then whole rows of K only for changed
           coefficients, as in cuML; SMO chooses its pairs of rows as LIBSVM does (WSS 2)
 
-    until stopped:
+    repeat until stopped (an outer iteration):
         ws   <- half of the last working set, and the rows with the largest violations      state.py
-        Q    <- tile K(ws, ws); values among rows that stayed are copied from the last Q    gram.tile, carry.cl
-        b_ws <- solution of the dual over ws                                                subproblem_*.cl
+        Q    <- K(ws, ws); values among rows that stayed are copied from the last Q         gram.tile, carry.cl
+        b_ws <- solution of the dual over the coefficients of ws, by SMO                    subproblem_*.cl
         f    <- f + K(., changed) delta, for the changes delta of the coefficients;         rowcache.cl, update.cl
                 rows of K that the row cache lacks are computed                             gram
         if SMO converges slowly: move all free coefficients to their joint minimum          newton.py
 
-Where it is less work, whole rows K(ws, .) are computed first, and Q is copied from these rows (kernel_rows.py).
+If it is less work, whole rows K(ws, .) are computed first, and Q is copied from these rows (kernel_rows.py).
 
-Every ``sync`` outer iterations the host waits for the device and reads the violation (smo.py). K is usually in float32;
-b and f are in float64 or pairs of float32.
+After every ``sync`` outer iterations the host waits for the device and reads the KKT violation (smo.py). K is usually
+in float32; b and f are in float64 or pairs of float32.
 """
 
 from collections.abc import Iterator
@@ -49,7 +50,7 @@ from clsvm.solvers.state import (
     squares,
 )
 
-# Parts of an outer iteration are timed only above UNTIMED rows, since the host must wait for the end of each part.
+# Parts of an outer iteration are timed only for more than UNTIMED rows, because the host must wait for each part.
 UNTIMED = 1024
 WHOLE = 16  # the memory for a working set holds a multiple of WHOLE rows
 LEAST = 4  # if a working set has at least LEAST rows, half of them stay in the next working set
@@ -58,7 +59,8 @@ LEAST = 4  # if a working set has at least LEAST rows, half of them stay in the 
 class Solver(Loop):
     """Solve a problem on one device by outer iterations over working sets.
 
-    :meth:`load` starts another problem of the same shape and constraint. It reuses the memory and the cached rows of K.
+    :meth:`load` starts another problem of the same shape and constraint. The device's memory and the cached rows of the
+    kernel matrix are used again.
 
     Attributes
     ----------
@@ -84,10 +86,10 @@ class Solver(Loop):
         self.load(problem, settings)
 
     def _allocate(self) -> None:
-        """Allocate the panel, a buffer for rows of X, and the tile Q of the working set.
+        """Allocate the panel, which is a buffer for rows of X, and Q, the kernel matrix among the working set.
 
         In an outer iteration the panel first holds the rows of the working set, to compute Q. Then it holds rows whose
-        coefficients changed, to update the gradients f.
+        coefficients changed, to update the gradients.
         """
         self.panel, self._has_tile = self.state.gram.panel(self.selection.stride, square=True), False
         self.Q = self.stream.buffer(np.dtype(self.dtype).itemsize * self.panel.capacity**2)
@@ -97,10 +99,10 @@ class Solver(Loop):
         self.view = self.state.view
 
     def load(self, problem: Problem, settings: Settings) -> None:
-        """Load ``problem`` and its start coefficients, and compute the gradients f at this start.
+        """Load ``problem`` and its start coefficients, and compute the gradients of the dual at the start.
 
-        The problem has the shape and constraint of the one loaded before. If there is a ``settings.known_gradient``, f
-        is computed from it.
+        The problem has the shape and constraint of the problem loaded before. ``settings.known_gradient`` may have the
+        gradients of coefficients near the start. Only the difference from the known gradients is then computed.
         """
         self.problem, self.settings = problem, settings
         start = problem.initial if settings.start is None else settings.start
@@ -121,12 +123,12 @@ class Solver(Loop):
     def _working_set(self, gram: Operator) -> tuple[int, int]:
         """Return the number of rows of a working set, and the number of rows for which memory is allocated.
 
-        A working set has the requested number of rows, or as many as fit in memory if these are fewer. Its number of
-        rows is even, because half of them stay in the next working set. With two fixed sums it is at least 4, a pair of
-        rows for each sum.
+        A working set has the requested number of rows, or fewer if these do not fit in memory. Its number of rows is
+        even, because half of them stay in the next working set. If the constraint fixes two sums, a working set has at
+        least 4 rows: a pair for each sum.
 
-        Memory is allocated for whole blocks of rows, as kernels need them: as many as the requested rows fill, at least
-        one. Their number is lowered in steps of about an eighth, until the rows and the tile of K among them fit.
+        OpenCL kernels need whole blocks of rows, so memory is allocated for a multiple of the block size. The number is
+        lowered in steps of about an eighth until the rows and the kernel matrix among them fit in memory.
         """
         stream, rows, unit = self.stream, gram.rows, max(gram.width, WHOLE)
         real, most = np.dtype(rows.dtype).itemsize, max_working_set(stream)
@@ -144,7 +146,7 @@ class Solver(Loop):
         return min(W, max(least, -(-requested // 2) * 2)), W
 
     def _other_bytes(self, W: int, real: int) -> int:
-        """Return the bytes that a working set of W rows needs besides the buffer of its rows and its kernel matrix Q.
+        """Return the bytes that a working set of W rows needs in addition to its rows of X and its kernel matrix.
 
         real: bytes of a kernel value.
         """
@@ -157,9 +159,10 @@ class Solver(Loop):
         return self.state.now()
 
     def _update_optimality(self) -> None:
-        """Compute the optimality state on the device.
+        """Compute the optimality state on the device: extremes and sums of the dual's derivatives.
 
-        This is the dual's smallest and largest derivative, and the sum of its derivatives for free coefficients.
+        The extremes are the smallest derivative among coefficients that can rise, and the largest among coefficients
+        that can fall. The sums are over free coefficients.
         """
         self.selection.find_extremes(self.view)
 
@@ -169,7 +172,10 @@ class Solver(Loop):
 
     @contextmanager
     def cleared(self) -> Iterator[None]:
-        """Free the panel, a buffer for rows of X, and the tile Q; allocate them again when the ``with`` block ends."""
+        """Free the buffers of the working set at the start of a ``with`` block, and allocate them again at its end.
+
+        The buffers are for rows of X, and for the kernel matrix among the working set.
+        """
         self.stream.finish()
         self.stream.free(*self.panel.buffers(), self.Q)
         try:
@@ -179,10 +185,10 @@ class Solver(Loop):
             self.rows.panel = self.panel
 
     def _between_checks(self, optimality: Optimality) -> bool:
-        """Reserve memory for the row cache, and prefetch rows of K if that saves time.
+        """Reserve memory for the row cache, and compute rows of K in advance if that saves time.
 
-        Then make a Newton step if it costs less than the outer iterations that it replaces. Return whether a Newton
-        step was made.
+        Then make a Newton step if its estimated cost is less than that of going on by SMO. Return whether the Newton
+        step was made and lowered the dual.
         """
         started, newton = perf_counter(), self.newton
         self.rows.reserve(self.history.outer, self.sync, self.history.deadline)
@@ -215,32 +221,34 @@ class Solver(Loop):
         with self._lap("update"):
             rows.plan(self.stay)
             rows.add_hits()
-        with self._lap("rows"):  # nothing to compute if ``rows_before_tile``: these rows of K are cached
+        # If ``rows_before_tile`` is set, the working set's rows of K are in the row cache, and this computes nothing.
+        with self._lap("rows"):
             rows.compute_misses()
         self._update_optimality()
 
     @contextmanager
     def _lap(self, part: str) -> Iterator[None]:
-        """Measure the seconds of the ``part`` of an outer iteration that runs in this ``with`` block.
+        """Measure the seconds of a ``with`` block, which runs the part ``part`` of an outer iteration.
 
-        For a report, the host waits for the end of the part, so that the seconds include the device's work. It does not
-        wait if there are at most UNTIMED rows, or if several iterations run between two convergence checks.
+        The seconds include the device's work if the host waits for the device at the end of the block. The host waits
+        if three conditions hold: the seconds are reported to the user, the problem has more than UNTIMED rows, and the
+        device's profile asks for a convergence check after each outer iteration.
         """
         started = perf_counter()
         yield
         if self.stream.profile.sync == 1 and self.settings.reported and self.n > UNTIMED:
             self.stream.finish()
         elif self.sync == 1 or part == "rows":
-            # Send the queued commands to the device; if sync > 1, only after "rows", the last part of an iteration.
+            # Send the queued commands to the device. If sync > 1, this is done only after a part "rows".
             self.stream.flush()
         self.history.add_seconds(part, started)
 
     def _tile(self, stay: int) -> None:
-        """Make the tile Q = K(ws, ws) of the working set ws.
+        """Make Q = K(ws, ws), the kernel matrix among the rows of the working set ws.
 
-        The first ``stay`` rows were in the last working set too. Values of K among them are copied from the last tile
-        if ``stay`` is a multiple of the block sizes of the kernels. Half of all other values are computed, and the
-        other half follow by symmetry.
+        The first ``stay`` rows were in the last working set too. Kernel values among them are copied from the last Q if
+        ``stay`` is a multiple of the OpenCL kernels' block sizes. Half of all other values are computed, and the other
+        half follow by symmetry.
         """
         gram, panel, half = self.state.gram, self.panel, self.W // 2
         ws, Q, W = self.selection.ws, self.Q, panel.capacity
@@ -272,16 +280,16 @@ class Solver(Loop):
 
 
 class Coupled(Solver):
-    """Solve problems that are coupled row by row: the multiclass SVM of Crammer and Singer.
+    """Solve the dual of Crammer and Singer's multiclass SVM, which has coefficients b_pi for each class p and row i.
 
     Solves:   minimise sum_p (1/2 b_p'K b_p + q_p'b_p),  lo <= b <= hi,  sum_p b_pi = 0 for every row i
-    Given:    the arguments of Solver; one working set of rows serves all problems
+    Given:    the arguments of Solver, with a problem p for each class; one working set of rows serves all classes
     Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 2.2 and 5.1, equation 4; Crammer and Singer 2002
 
-    With the gradients f_p = K b_p + q_p, the violation of row i is
-    v_i = max {f_pi : b_pi > lo_pi} - min {f_pi : b_pi < hi_pi} over the problems p. The working set gets the rows with
-    the largest v_i: Selection takes -v for the gradient of one problem without bias. An SMO iteration minimises over
-    all coefficients b_pi of one row i of the working set.
+    With the gradients f_p = K b_p + q_p, the KKT violation of row i is
+    v_i = max {f_pi : b_pi > lo_pi} - min {f_pi : b_pi < hi_pi} over the classes p. The working set gets the rows with
+    the largest v_i. For this, Selection takes -v as the gradients of a single problem without bias. An SMO iteration
+    minimises over the coefficients b_pi of all classes p for one row i.
     """
 
     def _other_bytes(self, W: int, real: int) -> int:
@@ -303,6 +311,6 @@ class Coupled(Solver):
         state, n = (f, b, hi, self.rows.delta, self.selection.counters), (self.n, self.state.P)
         self._smo(1, n, self.selection.ws, self.Q, state, limits, memory=self._scratch)
 
-    def _sums(self, rho: Vector) -> Vector:  # rho is unused, since the offsets are 0
+    def _sums(self, rho: Vector) -> Vector:  # rho is unused, because all offsets are 0
         f, b, _, hi, _ = self.state.view
         return self.selection.sums(self.state.P, (f, b, hi, self.state.q), kernel=self._k["coupled"])

@@ -1,8 +1,9 @@
-"""Compute tiles of the kernel matrix K, and gradients f = K b + q of small subproblems from tiles or from products.
+"""Compute gradients f = K b + q of small subproblems, from tiles of the kernel matrix K or from products with K.
 
-A tile is the kernel matrix among the rows of a subproblem, padded to W x W values. The batch solver computes the tiles
-and gradients of several subproblems in the dtype of its operator. Its float64 check calls :func:`responses` for
-gradients of chosen rows in float64.
+A subproblem is the dual problem over some rows of a data set, with coefficients b and linear term q. Its tile is the
+kernel matrix among its rows, padded to W x W values. The batch solver computes tiles and gradients of several
+subproblems in the dtype of its operator. The float64 check of the batch solver calls :func:`responses` for gradients of
+chosen rows in float64.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,19 +20,21 @@ from clsvm.problem import Vector
 from clsvm.solvers.state import RESPOND, mirror, respond
 
 UNIT = 32  # a subproblem is padded to a multiple of UNIT rows, so that its part of a shared buffer begins aligned
-ALIGN = 128  # a float64 product has a multiple of ALIGN rows, so that its part of a shared buffer begins aligned
-MIRRORED = 64  # in a symmetric tile, a value that costs at least MIRRORED multiply-adds is computed once and copied
-# For m rows and s support vectors, half of the symmetric K among all of them can be less work than K (m, s).
-# Half of the symmetric K is computed, and not K (m, s), if it has at most SYMMETRIC * m * s values.
+# The rows of each float64 product are padded to a multiple of ALIGN, so that their part of a shared buffer is aligned.
+ALIGN = 128
+# In a symmetric kernel matrix, a value that costs at least MIRRORED multiply-adds is computed once, not twice.
+MIRRORED = 64
+# For m rows and s support vectors, half of the symmetric K of both is computed if it has <= SYMMETRIC * m * s values.
 SYMMETRIC = 0.6
-# For m rows and s >= FEW_FACTOR * m support vectors, the transpose K (s, m) is faster to compute than K (m, s).
-# The transpose K (s, m) is computed only if it has at most FEW_BYTES bytes.
+# For m rows and s >= FEW_FACTOR * m support vectors, the transpose K (s, m) is faster. It may take FEW_BYTES bytes.
 FEW_FACTOR, FEW_BYTES = 2, 16 << 20
-TILES = 0.25  # share of the free memory for all tiles of a batch together, or for the one tile of a float64 request
+TILES = 0.25  # share of the free memory for the kernel matrices of a batch's subproblems, or of one float64 request
 
 
 class GradientRequest(NamedTuple):
-    """Request the gradients f = K b + q of chosen rows of a subproblem.
+    """Request the gradients f = K b + q of chosen rows in float64.
+
+    K is the kernel matrix between the chosen rows and the support vectors.
 
     Attributes
     ----------
@@ -40,7 +43,7 @@ class GradientRequest(NamedTuple):
     support
         positions of the support vectors in the device's order of rows.
     q
-        linear terms of the requested rows.
+        linear terms of the dual for the requested rows.
     b
         coefficients of the support vectors.
     """
@@ -52,7 +55,11 @@ class GradientRequest(NamedTuple):
 
 
 def responses(gram: Operator, requests: Sequence[GradientRequest]) -> list[Vector]:
-    """Return for each request the gradients K(rows, support) b + q, computed by the float64 operator ``gram``."""
+    """Return the gradients K(rows, support) b + q of each request, in float64.
+
+    gram: operator that computes products with the kernel matrix K in float64.
+    requests: the rows, their linear terms q, the support vectors and their coefficients b.
+    """
     methods = [_method(gram, request) for request in requests]
     found: dict[int, Vector] = {}
     for method in dict.fromkeys(methods):
@@ -62,12 +69,11 @@ def responses(gram: Operator, requests: Sequence[GradientRequest]) -> list[Vecto
 
 
 def _method(gram: Operator, request: GradientRequest) -> Callable[[Operator, list[GradientRequest]], list[Vector]]:
-    """Choose the function that computes the gradients f of the ``request``.
+    """Choose the function that computes the gradients f of the ``request``, from kernel values K.
 
-    :func:`_from_tiles` computes half of K among all rows and support vectors of the request; the other half follows by
-    symmetry. It is chosen if that is less work than K(rows, support) and fits in memory. :func:`_from_transposes` is
-    chosen for few rows and many support vectors: then K(support, rows) is faster than K(rows, support). Otherwise
-    :func:`_from_products` is chosen.
+    :func:`_from_tiles` is chosen if half of the symmetric kernel matrix among all rows and support vectors is less work
+    than K(rows, support), and if this matrix fits in memory. :func:`_from_transposes` is chosen for few rows and many
+    support vectors, because K(support, rows) is then faster to compute. Otherwise :func:`_from_products` is chosen.
     """
     stream, rows, support = gram.stream, len(request.rows), len(request.support)
     m = len(np.union1d(request.rows, request.support))
@@ -79,12 +85,12 @@ def _method(gram: Operator, request: GradientRequest) -> Callable[[Operator, lis
 
 
 def _from_tiles(gram: Operator, requests: list[GradientRequest]) -> list[Vector]:
-    """Return the gradients f of each request, from K among its rows and support vectors (:func:`_from_tile`)."""
+    """Return the gradients f of each request (:func:`_from_tile`)."""
     return [_from_tile(gram, request) for request in requests]
 
 
 def _from_tile(gram: Operator, request: GradientRequest) -> Vector:
-    """Return the gradients f of a request, computed from K among its rows and support vectors (a tile)."""
+    """Return the gradients f of a request, computed from the kernel matrix among all its rows and support vectors."""
     stream, positions = gram.stream, np.union1d(request.rows, request.support)
     m, W = len(positions), _round_up(gram, len(positions), UNIT)
     q, b, at = np.zeros(W), np.zeros(W), positions.searchsorted(request.rows)
@@ -99,7 +105,10 @@ def _from_tile(gram: Operator, request: GradientRequest) -> Vector:
 
 
 def _from_transposes(gram: Operator, requests: list[GradientRequest]) -> list[Vector]:
-    """Return the gradients of each request from K(support, rows), which suits few rows and many support vectors."""
+    """Return the gradients of each request, computed from kernel values K(support, rows).
+
+    K(support, rows) is faster to compute than K(rows, support) if there are few rows and many support vectors.
+    """
     found = []
     with _panels(gram, [request.support for request in requests], [request.rows for request in requests]) as parts:
         out = gram.stream.buffer(8 * max(panel.capacity * right.capacity for panel, _, right, _ in parts))
@@ -112,7 +121,10 @@ def _from_transposes(gram: Operator, requests: list[GradientRequest]) -> list[Ve
 
 
 def _from_products(gram: Operator, requests: list[GradientRequest]) -> list[Vector]:
-    """Return the gradients K(rows, support) b + q of each request, from one product for each request."""
+    """Return the gradients K(rows, support) b + q of each request.
+
+    The device multiplies kernel values K by the coefficients b without storing K, and adds the linear terms q.
+    """
     stream, rows, support = gram.stream, [one.rows for one in requests], [one.support for one in requests]
     R, S = (_round_up(gram, max(map(len, vectors)), ALIGN) for vectors in (rows, support))
     with _panels(gram, rows, support) as parts:
@@ -131,12 +143,13 @@ def _from_products(gram: Operator, requests: list[GradientRequest]) -> list[Vect
 def _panels(
     gram: Operator, left: list[NDArray[np.int32]], right: list[NDArray[np.int32]]
 ) -> Iterator[list[tuple[Panel, Buffer, Panel, Buffer]]]:
-    """Gather the rows of several products K(R, U) into panels: buffers of rows of X.
+    """Gather the rows of several kernel matrices K(R, U) into panels, which are buffers of rows of X.
 
-    Yield for each product the arguments of :meth:`Operator.between`: panel of U, positions of U, panel of R, size of R.
+    Yield a list with four arguments of :meth:`Operator.between` for each matrix: the panel with the rows U, the
+    positions of U, the panel with the rows R, and the number of rows R.
 
-    left: for each product the positions of the rows U in the device's order of rows.
-    right: for each product the positions of the rows R.
+    left: for each matrix, the positions of the rows U in the device's order of rows.
+    right: for each matrix, the positions of the rows R.
     """
     stream, parts, sizes = gram.stream, [], [*zip(map(len, left), map(len, right), strict=True)]
     A, B = (_round_up(gram, max(map(len, vectors)), ALIGN) for vectors in (left, right))
@@ -153,19 +166,19 @@ def _panels(
 
 
 def mirrors(gram: Operator) -> bool:
-    """Return whether to compute half of a symmetric tile of K and copy the other half.
+    """Return whether to compute half of a symmetric kernel matrix and copy the other half.
 
-    This is done on a CPU if a kernel value costs at least MIRRORED multiply-adds.
+    This is done on CPUs if a kernel value costs at least MIRRORED multiply-adds.
     """
     return gram.stream.profile.style == "simd" and gram.rows.tile_cost >= MIRRORED
 
 
 def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, index: int, most: int) -> None:
-    """Compute the kernel matrix among the rows of a panel into tile number ``index`` of the buffer Q.
+    """Compute the kernel matrix among the rows of a panel, and store it as matrix number ``index`` of the buffer Q.
 
-    Each tile of Q has W x W values, for a panel with room for W rows.
+    Q is a sequence of matrices of W x W values, where W is the number of rows that the panel can hold.
 
-    panel: buffer of the rows, in the layout of the right-hand rows U of a product K(X, U).
+    panel: buffer with the rows of X.
     rows: buffer with the positions of the rows in the device's order of rows.
     count: buffer with the number of rows.
     most: upper bound of the number of rows.
@@ -178,11 +191,11 @@ def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, i
 
 
 def respond_tiles(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Buffer, f: Buffer) -> None:
-    """Compute the gradients f = Q b + q for several tiles Q of K, each of W x W values.
+    """Compute the gradients f = Q b + q for several kernel matrices Q, each of W x W values.
 
-    Each tile has its own coefficients b and linear term q, of W numbers each.
+    Each matrix Q has its own coefficients b (W,) and linear term q (W,).
 
-    shape: (number of tiles, W).
+    shape: number of matrices, and W.
     """
     (tiles, W), profile = shape, gram.stream.profile
     columns = -(-W // (RESPOND * gram.rows.lanes)) if profile.style == "simd" else W
@@ -190,7 +203,7 @@ def respond_tiles(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, 
 
 
 def gathered(gram: Operator, positions: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
-    """Gather rows of X into a panel, the buffer of the right-hand rows U of a product K(X, U).
+    """Gather rows of X into a panel, which is a buffer for the rows U of a product K(X, U).
 
     Return the panel and a buffer with ``positions``.
 
@@ -203,12 +216,12 @@ def gathered(gram: Operator, positions: NDArray[np.int32], count: Buffer) -> tup
 
 
 def counts(numbers: Sequence[int]) -> list[NDArray[np.int32]]:
-    """Return each number as an int32 array of one entry, the form in which kernels take counts."""
+    """Return each number as an int32 array of one entry, the form in which OpenCL kernels get counts."""
     return [np.array([number], np.int32) for number in numbers]
 
 
 def _padded(vectors: Sequence[NDArray[Any]], size: int, value: int) -> NDArray[Any]:
-    """Return an array whose rows are ``vectors``, each padded by ``value`` to the length ``size``."""
+    """Return an array whose rows are the ``vectors``, each padded with ``value`` to the length ``size``."""
     padded = np.full((len(vectors), size), value, vectors[0].dtype)
     for row, vector in zip(padded, vectors, strict=True):
         row[: len(vector)] = vector
@@ -218,7 +231,7 @@ def _padded(vectors: Sequence[NDArray[Any]], size: int, value: int) -> NDArray[A
 def _round_up(gram: Operator, rows: int, unit: int = 1) -> int:
     """Round ``rows`` up to a multiple of ``unit``, and the result up to a multiple of ``gram.width``.
 
-    ``gram.width`` is the number of rows in a block of a panel.
+    ``gram.width`` is the number of rows in a block of a panel, which is a buffer of rows of X.
     """
     rows = -(-max(1, rows) // unit) * unit
     return -(-rows // gram.width) * gram.width

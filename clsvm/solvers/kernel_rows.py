@@ -1,18 +1,19 @@
 """Compute and cache rows of the kernel matrix K for a solve, and choose the sizes of working set and row cache.
 
-An outer iteration first needs the tile Q = K(ws, ws) of its working set ws. Then it needs the rows of K that belong to
-rows with changed coefficients. It can be less work to compute rows of K earlier, in two ways:
+An outer iteration first needs the tile Q = K(ws, ws), the kernel matrix among its working set ws. Then it needs the
+row K(i, X) for each row i whose coefficient has changed, where X are all rows. It can be less work to compute rows of K
+earlier, in two ways:
 
-Rows before the tile: all rows K(ws, X) are computed first, and the tile is copied from them. This is less work if a
-value of the tile costs much more than a value of a row. An inverted index, for example, computes whole rows even for a
-tile. The row cache must hold all these rows, and most of them must be needed. A row is not needed, in short "idle", if
-none of its coefficients changes in the iteration.
+Rows before the tile: all rows K(ws, X) are computed first, and Q is copied from them. This is less work if a value of Q
+costs much more than a value of a row. If X is stored as an inverted index, for example, even Q is computed by whole
+rows. The row cache must hold all rows K(ws, X), and the iteration must need most of them. A row is called "idle" if the
+iteration does not need it, because none of its coefficients changes.
 
 Prefetched rows: all rows of K that the cache lacks are computed together, before iterations need them. Half of the
 values among these rows follow by symmetry (:func:`clsvm.gram.store.fill`).
 
-:func:`sizes` chooses the sizes of working set and row cache by a cost model with the device's measured rates. Its unit
-is the time of one multiply-add in a product of dense rows.
+:func:`sizes` chooses the sizes of working set and row cache by a cost model with the device's measured rates. The unit
+of cost is the time of one multiply-add in a product of dense rows.
 """
 
 from typing import NamedTuple
@@ -35,39 +36,43 @@ Positions = NDArray[np.int32]
 CACHE_SHARE = 0.75  # share of the free memory for the row cache; the float64 check needs the rest
 SINGLE_VALUE = 4.0  # factor by which a value of a cached row costs more if it is read alone, not with the whole row
 IDLE = 0.05  # assumed share of a working set's rows whose coefficients do not change, until iterations measure it
-# Share of a tile's values that are computed: a quarter is known from the last tile, and half of the rest by symmetry.
+# Share of a working set's K that is computed: the last set's K gives a quarter, and symmetry half of the rest.
 NEW_SHARE = 3 / 8
-FIRST_PREFETCH = 1 / 8  # a prefetch is considered when this share of K's rows was computed, then at each doubling of it
-MIN_GAIN = 1.25  # rows are prefetched only if the expected saving is at least MIN_GAIN times the cost
-REUSED = 1 / 2  # if kernel values are cheap, a solve caches rows only after it has computed this share of all rows
-FUNCTION = 1 / 2  # in an update of f, applying the kernel function to a value costs FUNCTION * Profile.value_cost
+# When this share of rows of K is computed, and at each doubling, a solve may compute all other rows in advance.
+FIRST_PREFETCH = 1 / 8
+MIN_GAIN = 1.25  # rows are computed in advance only if the expected saving exceeds MIN_GAIN times the cost
+REUSED = 1 / 2  # if kernel values are cheap, a solve caches rows of K only after it has computed REUSED * n of n rows
+FUNCTION = 1 / 2  # computing a kernel value from an inner product costs FUNCTION * Profile.value_cost
 MIN_WORKING_SET = 16  # smallest working set that "auto" takes, in rows
-# DECLINE: with working sets of W rows, the number of coefficient changes in a solve is proportional to W^-DECLINE.
-# FRESH: the coefficients of FRESH * W rows change in an outer iteration with a working set of W rows.
-# INNER_STEPS: an outer iteration makes INNER_STEPS SMO iterations for each row whose coefficient it changes.
-# DECLINE, FRESH and INNER_STEPS are fitted to a9a, ijcnn1, covtype and MNIST, with working sets of 16 to 2048 rows.
-DECLINE, FRESH, INNER_STEPS = 0.3, 0.65, 1.5
-SUPPORT = 1 / 3  # assumed share of rows whose coefficients ever change
-# STAYING: for working sets of W rows, a row cache of R < STAYING * W rows evicts rows that are soon needed again.
-# Working sets of W rows with R < STAYING * W cached rows compute RECOMPUTED * (STAYING * W / R)^EVICTION times as much.
+# Numbers that the cost model of working sets assumes, fitted to the data sets a9a, ijcnn1, covtype and MNIST
+DECLINE, FRESH, INNER_STEPS = (
+    0.3,  # DECLINE: with working sets of W rows, a solve changes coefficients about W^-DECLINE times as often
+    0.65,  # FRESH: share of the rows of a working set whose coefficients change in an outer iteration
+    1.5,  # INNER_STEPS: SMO iterations in an outer iteration for each row whose coefficient it changes
+)
+SUPPORT = 1 / 3  # assumed share of rows whose coefficients change at all in a solve
+# With working sets of W rows, a cache of R < STAYING * W rows of K evicts rows that are soon needed again.
+# With R < STAYING * W cached rows, RECOMPUTED * (STAYING * W / R)^EVICTION times as many rows of K are computed.
 STAYING, RECOMPUTED, EVICTION = 1.5, 1.6, 0.2
-NEAR_BYTES = 4 << 20  # if K among the working set has more bytes, an SMO iteration costs FAR_COST times as much
+# If the kernel matrix among the working set has more than NEAR_BYTES, an SMO iteration costs FAR_COST times as much.
+NEAR_BYTES = 4 << 20
 FAR_COST = 1.2
 
 
 def copy_cost(profile: Profile) -> float:
-    """Return the cost of copying one kernel value from the row cache into the tile K(ws, ws) of a working set ws.
+    """Return the cost of copying one kernel value from the row cache into the kernel matrix among a working set.
 
-    Its unit is the time of one multiply-add in a product of dense rows.
+    The unit is the time of one multiply-add in a product of dense rows.
     """
     return SINGLE_VALUE * profile.cache_cost
 
 
 def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None = None) -> float:
-    """Return the cost of a value of the tile Q = K(ws, ws) if Q is copied from rows K(ws, X) computed before.
+    """Return the cost of a kernel value K(ws, ws) among a working set ws, if it is copied from rows K(ws, X).
 
-    Some of these rows are not needed, because none of their coefficients changes. The cost is that of copying a value,
-    and a share of the cost of unneeded rows. Its unit is the time of one multiply-add in a product of dense rows.
+    X are all rows. An outer iteration does not need K(i, X) if the coefficient of row i does not change. The result is
+    the cost of copying a value, plus a share of the cost of rows of K that are not needed. The unit is the time of one
+    multiply-add in a product of dense rows.
 
     n: number of values of a row of K.
     W: number of rows of the working set.
@@ -79,13 +84,14 @@ def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None =
 def compute_rows_first(
     profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: int, missing: bool = True
 ) -> bool:
-    """Return whether to compute all rows K(ws, X) of a working set ws before its tile K(ws, ws).
+    """Return whether to compute whole rows K(ws, X) for a working set ws before the kernel matrix K(ws, ws).
 
-    The row cache must be able to hold these rows. A row is idle if its coefficient does not change in the iteration.
+    X are all rows. The row cache must be able to hold K(ws, X).
 
     n: number of values of a row of K.
     W: number of rows of the working set.
-    idle: number of idle rows, summed over the ``steps`` outer iterations so far.
+    idle: number of rows whose coefficients did not change, summed over all outer iterations so far.
+    steps: number of outer iterations so far.
     missing: whether the row cache lacks any row of K.
     """
     if not missing:
@@ -94,35 +100,38 @@ def compute_rows_first(
 
 
 def prefetches(gram: Operator) -> bool:
-    """Return whether prefetching all rows of K is possible and saves time in a solve that needs all of them."""
+    """Return whether a solve that needs all rows of K saves time if it computes them together in advance.
+
+    Half of the values are then copied by symmetry. Return False on GPUs, or if the rows of X do not stay on the device.
+    """
     if not gram.resident or gram.stream.profile.style != "simd":
         return False
     return gram.rows.cost * (1 - MIN_GAIN / 2) > MIN_GAIN * programs.COPIED * gram.stream.profile.cache_cost
 
 
 def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int, later: bool = False) -> RowCache:
-    """Return a row cache of at most ``nbytes`` bytes, and at most the share CACHE_SHARE of the free memory.
+    """Return a cache for rows of K. It takes at most ``nbytes`` bytes and at most CACHE_SHARE of the free memory.
 
     entries: number of rows of K that an outer iteration may need.
-    later: whether the cache allocates memory only when RowCache.reserve is called.
+    later: whether the cache allocates its memory only when RowCache.reserve is called.
     """
     limit = min(nbytes, int(CACHE_SHARE * (stream.limit - stream.allocated)))
     return RowCache(stream, rows.n_pad, np.dtype(rows.dtype).itemsize, limit, entries, later)
 
 
 class ChangedRows(NamedTuple):
-    """Name the device buffers that list rows of the working set whose coefficients an outer iteration changed.
+    """Hold the device buffers that list rows whose coefficients an outer iteration changed.
 
     Attributes
     ----------
     count
         number of listed rows.
     row
-        positions of the listed rows in the device's order of rows; None if the row cache has the rows.
+        positions of the listed rows in the device's order of rows; None if the row cache has their rows of K.
     slot
-        slots of the rows in the row cache.
+        slots in the row cache for the rows of K.
     D
-        changes of the listed rows' coefficients, (problems, capacity); ``capacity`` rows can be listed.
+        changes of the listed rows' coefficients, (problems, capacity). The lists have room for ``capacity`` rows.
     """
 
     count: Buffer
@@ -132,10 +141,10 @@ class ChangedRows(NamedTuple):
 
 
 class KernelRows:
-    """Update the gradients f after coefficients changed, by rows of K from a row cache.
+    """Update the gradients after coefficients changed, by rows of the kernel matrix K from a row cache.
 
-    Rows that the cache lacks are computed and stored in the cache. The settings limit the bytes of the cache, and say
-    after how many computed rows the cache begins to store rows.
+    Rows of K that the cache lacks are computed and stored in the cache. The settings limit the bytes of the cache. They
+    also say after how many computed rows the cache begins to store rows. All counts below are of rows of K.
 
     Attributes
     ----------
@@ -144,14 +153,14 @@ class KernelRows:
     last_counters
         :meth:`counters` at the last convergence check.
     uncached
-        correction to add to the device's count of computed rows. Rows that Newton steps compute outside the cache
-        raise it, and rows that prefetches copy by symmetry lower it.
+        number to add to the device's count of computed rows, which is not exact. Rows that Newton steps compute outside
+        the cache raise this number. Rows computed in advance lower it by the share that is copied by symmetry.
     prefetched
-        number of rows computed in prefetches, without the rows copied by symmetry.
+        number of rows computed in advance, without the share that is copied by symmetry.
     computed
-        number of rows computed up to the last convergence check, without prefetched rows.
+        number of rows computed up to the last convergence check, without rows computed in advance.
     rows_before_tile
-        whether all rows K(ws, X) of a working set ws are computed before its kernel matrix K(ws, ws), the tile.
+        whether all rows K(ws, X) of a working set ws are computed before K(ws, ws), the kernel matrix among it.
     """
 
     def __init__(self, state: State, selection: Selection, panel: Panel, settings: Settings) -> None:
@@ -165,11 +174,11 @@ class KernelRows:
         self._plan = s.variant(selection.program, "plan")
         self._update = s.variant(programs.update(s.profile, state.gram.rows.dtype))
         self._gather_tile = s.variant(programs.stored(s.profile, state.gram.rows.dtype))
-        self._earlier_rows = 0  # rows computed for earlier problems
+        self._earlier_rows = 0  # number of rows of K computed for earlier problems
         self.rows_before_tile = False
 
     def begin(self, settings: Settings) -> None:
-        """Reset the counts for a further problem; the row cache keeps its rows."""
+        """Begin another problem: reset the counts of rows and iterations. The row cache keeps its rows of K."""
         counters = self.counters()
         self._earlier_rows += int(counters[1])
         counters[[0, 1, 3]] = 0  # counter 2 counts filled slots of the row cache, which stay filled
@@ -177,23 +186,25 @@ class KernelRows:
         self.last_counters, self._settings = counters, settings
         self.uncached = self.prefetched = self.computed = 0
         can_prefetch = self.cache.capacity and prefetches(self.state.gram)
-        # Rows of K are prefetched at the earliest when this number of rows has been computed.
+        # The remaining rows of K are computed in advance only after at least this number of rows was computed.
         self._next_prefetch = FIRST_PREFETCH * self.state.gram.rows.n if can_prefetch else np.inf
 
     def counters(self) -> NDArray[np.int64]:
-        """Return four counts (4,): SMO iterations, computed rows, filled slots of the row cache, and idle rows.
+        """Return four counts of the solve, (4,): SMO iterations, computed rows of K, filled slots, and idle rows.
 
-        A row of a working set is idle if none of its coefficients changes in the outer iteration.
+        A slot is the place of a row in the row cache. A row is idle in the outer iteration in which it enters the
+        working set, if none of its coefficients changes then.
         """
         return self.state.stream.read(self.selection.counters, np.int64, 4)
 
     def reserve(self, outer: int, sync: int, deadline: float) -> None:
-        """Reserve row cache memory for the next ``sync`` outer iterations, and prefetch rows of K if that saves time.
+        """Reserve memory of the row cache for the next outer iterations.
 
-        Then choose whether these iterations compute whole rows of K before the tile Q, or Q first. Q is the kernel
-        matrix among the working set.
+        Compute all missing rows of K in advance if that saves time. Then choose what the next iterations compute first:
+        whole rows of K for the working set, or only the kernel matrix among it.
 
         outer: number of outer iterations so far.
+        sync: number of outer iterations until the next call.
         deadline: perf_counter() at which the solve's time is over.
         """
         state, W, cache = self.state, self.selection.W, self.cache
@@ -206,21 +217,24 @@ class KernelRows:
             self.uncached -= mirrored
             self.prefetched += made - mirrored
             stored += made
-        # Compute whole rows of K before the tile Q only if the cache keeps all of them until f is updated.
+        # Whole rows of K are computed first only if the cache can keep all of them until the gradients are updated.
         all_cached = min(stored + sync * W, state.n) <= cache.capacity
         arguments = state.stream.profile, state.gram.rows, state.n, W, idle, outer
         self.rows_before_tile = all_cached and compute_rows_first(*arguments, stored < state.gram.rows.n)
 
     @property
     def tile_cost(self) -> float:
-        """Return the current cost of a value of the tile Q = K(ws, ws), in multiply-adds of a product of dense rows."""
+        """Return the current cost of one value of the kernel matrix among a working set.
+
+        The unit is the time of one multiply-add in a product of dense rows.
+        """
         return copy_cost(self.state.stream.profile) if self.rows_before_tile else self.state.gram.rows.tile_cost
 
     def plan(self, stay: int, all_rows: bool = False) -> None:
         """List the rows of the working set whose coefficients changed, in two lists: hits and misses.
 
-        The row cache has the hits, and lacks the misses. The method also begins the next working set: its first rows
-        are the last ``stay`` rows of this one.
+        A row i is a hit if its kernel values K(i, X) are in the row cache, and else a miss. The method also begins the
+        next working set: its first rows are the last ``stay`` rows of this working set.
 
         all_rows: list all rows of the working set, whether their coefficients changed or not.
         """
@@ -236,7 +250,10 @@ class KernelRows:
         return Update(state.P, state.n, state.f, changed.D, self.panel.capacity)
 
     def add_hits(self) -> None:
-        """Add to the gradients f each listed hit, a cached row of K, times the change of its coefficient."""
+        """Update the gradients by the listed hits, which are rows of K in the row cache.
+
+        Each row is added to the gradients, times the change of its coefficient.
+        """
         if self.cache.capacity:
             size = programs.update_range(self.state.stream.profile, self.state.n)
             store = self.cache.store(self.hits.slot).arguments()
@@ -245,7 +262,7 @@ class KernelRows:
     def compute_misses(self, add: bool = True) -> None:
         """Compute the listed misses, which are rows of K that the row cache lacks, and store them in the cache.
 
-        add: also add these rows, each times the change of its coefficient, to the gradients f.
+        add: whether to add each computed row, times the change of its coefficient, to the gradients.
         """
         gram, panel, misses = self.state.gram, self.panel, self.misses
         gram.gather(panel, misses.row, misses.count)
@@ -253,7 +270,10 @@ class KernelRows:
         gram.accumulate(panel, misses.count, store, self._update_arguments(misses) if add else None)
 
     def respond(self, b: Vector) -> None:
-        """Add K b to the gradients f, for coefficients b (1, n). Rows of K that are cached are not computed again."""
+        """Add the product K b to the gradients, for numbers b (1, n), one for each row.
+
+        Rows of K in the row cache are not computed again.
+        """
         stream, capacity, uncached = self.state.stream, self.panel.capacity, b
         if self.cache.capacity:
             slots = self.slots()[self.state.gram.rows.position]
@@ -270,31 +290,37 @@ class KernelRows:
         self.state.respond(uncached, self.panel)
 
     def slots(self) -> Positions:
-        """Return the slot of each row in the row cache, or -1 if it is not cached, in the device's order of rows."""
+        """Return for each row i the slot of its kernel values K(i, X) in the row cache, or -1 if the cache lacks them.
+
+        Rows are in the device's order of rows.
+        """
         return self.state.stream.read(self.cache.slot_of, np.int32, self.state.n)
 
     def missing(self) -> Positions:
-        """Return the ascending positions, in the device's order of rows, of the rows that the row cache lacks."""
+        """Return the positions of the rows i whose kernel values K(i, X) the row cache lacks.
+
+        The positions are in the device's order of rows, and ascend.
+        """
         at = self.state.gram.rows.position
         return np.sort(at[self.slots()[at] < 0])
 
     def tile(self, rows: Buffer, W: int, known: int, Q: Buffer) -> None:
-        """Copy values of the tile Q (W, W), the kernel matrix among ``rows``, from rows of K in the row cache.
+        """Copy values of Q (W, W), the kernel matrix among ``rows``, from rows of K in the row cache.
 
-        Q is symmetric, and already has the values among its first ``known`` rows. Two parts are copied:
-        Q[:known, known:], and the lower triangle of Q[known:, known:]. The caller adds the rest by symmetry.
+        Q is symmetric, and already has the values among its first ``known`` rows. The method copies Q[:known, known:]
+        and the lower triangle of Q[known:, known:]. The caller adds the other values by symmetry.
 
-        rows: buffer with the positions of the tile's rows in the device's order of rows.
+        rows: buffer with the positions of W rows in the device's order of rows.
         """
         size = (1 if self.state.stream.profile.style == "simd" else self.state.gram.rows.lanes, W)
         self._gather_tile(size, None, self.cache.store(self.cache.slot_of).arguments(), rows, W, known, 1, Q)
 
     def prefetch_pays(self, computed: int) -> bool:
-        """Return whether to prefetch all rows of K, because the solve will likely need most of them.
+        """Return whether to compute all rows of K in advance, because the solve will likely need most of them.
 
-        A row that the cache lacks counts as needed if a coefficient of the row violates the optimality conditions.
+        The solve is expected to need a row of K if a coefficient of the row violates the optimality conditions.
 
-        computed: number of rows computed so far.
+        computed: number of rows of K computed so far.
         """
         state, rows = self.state, self.state.gram.rows
         if computed < self._next_prefetch or self.cache.most < rows.n:
@@ -307,11 +333,11 @@ class KernelRows:
         return bool(needed * rows.cost > MIN_GAIN * len(missing) * cost)
 
     def prefetch(self, deadline: float = np.inf) -> tuple[int, int]:
-        """Compute all rows of K that the row cache lacks, or as many as time allows.
+        """Compute all rows of K that the row cache lacks, or as many as time allows, and store them in the cache.
 
-        Return the number of rows made, and the number of values copied as K(j, i) = K(i, j), divided by the length of a
-        row. Do nothing if the cache has too few free slots. A row counts as cached only when all its values are
-        complete.
+        Return the number of new rows in the cache, and the number of values copied by symmetry, divided by the length
+        of a row. Do nothing if the cache has no room for all missing rows. A row counts as cached only when all its
+        values are complete.
 
         deadline: perf_counter() at which the time is over.
         """
@@ -337,7 +363,7 @@ class KernelRows:
 
 
 class Sizes(NamedTuple):
-    """Hold the sizes that a solve uses.
+    """Hold the sizes of the working set and the row cache of a solve.
 
     Attributes
     ----------
@@ -348,7 +374,7 @@ class Sizes(NamedTuple):
     cache_after
         number of rows of K that are computed before the row cache begins to store rows.
     reason
-        the reason for the sizes in words.
+        text that says why these sizes were chosen.
     """
 
     working_set: int
@@ -362,11 +388,11 @@ def sizes(stream: Stream, gram: Operator, working_set: int | str, cache: float |
 
     A size given as a number is taken as it is. "auto" takes the working set with the least :func:`cost` by the device's
     measured rates (profiles.py). With a large working set, a solve computes fewer rows of K, and launches fewer
-    kernels. With a small one, each SMO iteration costs less, and so does the kernel matrix among the working set.
+    OpenCL kernels. With a small working set, an SMO iteration and the kernel matrix among the working set cost less.
 
-    A row cache of "auto" stores rows from the start if reading a value costs less than computing it. Otherwise it
-    stores rows only after REUSED * n rows of K were computed. In a shorter solve its memory would cost more than it
-    saves.
+    A row cache of size "auto" stores rows from the start if reading a value costs less than computing it. Otherwise it
+    stores rows only after REUSED * n rows of K were computed, because in a shorter solve a cache takes more time than
+    it saves.
 
     working_set: number of rows, or "auto".
     cache: size of the row cache in MB, or "auto".
@@ -403,14 +429,14 @@ def sizes(stream: Stream, gram: Operator, working_set: int | str, cache: float |
 
 
 def _value(profile: Profile, cells: float, n: int, cached: float, W: int) -> float:
-    """Return the mean cost of a value of K over cached and computed rows, in multiply-adds of a product of dense rows.
+    """Return the mean cost of a value of K, over rows that are read from the cache and rows that are computed.
 
-    Values of cached rows are read. If the cache holds few rows for a working set of W rows, some of them are evicted
-    too early and computed again.
+    The unit is the time of one multiply-add in a product of dense rows. If the cache holds few rows compared to a
+    working set of W rows, some rows are evicted too early and computed again.
 
     cells: cost of computing a value.
     n: number of rows of K.
-    cached: number of rows that the row cache can hold.
+    cached: number of rows of K that the row cache can hold.
     """
     cached_share = min(1.0, cached / (n * SUPPORT))
     recomputed = RECOMPUTED * (STAYING * W / cached) ** EVICTION if 0 < cached < STAYING * W else 1.0
@@ -424,16 +450,16 @@ def _sizes(largest: int) -> list[int]:
 def cost(profile: Profile, n: int, width: float, value: float, W: int, layout_cost: float = 0.0) -> float:
     """Return the cost of a solve with a working set of W rows, up to a factor that is the same for every W.
 
-    It is the cost for each row whose coefficient changes: n values of K, SMO iterations, and a share of an outer
-    iteration. An outer iteration costs launches, laying out rows, the choice of the working set, and half of the W x W
-    tile of kernel values.
+    A row whose coefficient changes costs n values of K, SMO iterations, and a share of an outer iteration. The cost of
+    an outer iteration is for launches of OpenCL kernels, the choice of the working set, half of the W x W kernel matrix
+    among it, and storing rows of X on the device.
 
-    Costs are in multiply-adds of a product of dense rows.
+    The unit is the time of one multiply-add in a product of dense rows.
 
     n: number of values of a row of K.
-    width: cost of a value of the W x W tile.
+    width: cost of a value of the kernel matrix among the working set.
     value: cost of a value of a row of K.
-    layout_cost: cost of laying out a row of X in every outer iteration; 0 if the rows stay on the device.
+    layout_cost: cost of storing a row of X on the device in every outer iteration; 0 if the rows stay on the device.
     """
     changed = FRESH * min(W, n * SUPPORT)
     tile = W * W / 2 * max(width, 1)

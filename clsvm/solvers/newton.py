@@ -1,9 +1,9 @@
 """Make Newton steps: move all free coefficients to their joint minimum, by a Cholesky factor of K among them.
 
 Solves:   minimise over d: 1/2 d'Md + g'd,  bottom <= d <= top,  the sum of d in each group 0;  M = K_FF + ridge I
-Given:    coefficients b and gradients f = K b + q; K_FF, the kernel matrix among the free coefficients F; the
-          derivatives g of the dual for these, which are their f plus the terms of epsilon; bounds of their change d,
-          between which the dual is quadratic
+Given:    the free coefficients F among the coefficients b of a dual problem; K_FF, the kernel matrix among F; the
+          derivatives g of the dual for F; bounds of the change d of F, between which the dual is quadratic; the
+          gradients f = K b + q with the linear term q; groups, which are sets of coefficients with a fixed sum
 Returns:  coefficients b and gradients f at which the dual is lower; b and f as given if the step does not lower it
 Source:   Hintermueller, Ito, Kunisch 2002 (a primal-dual active set strategy is a semismooth Newton method), with a
           line search; Scheinberg 2006 for active sets of SVMs
@@ -11,7 +11,7 @@ Source:   Hintermueller, Ito, Kunisch 2002 (a primal-dual active set strategy is
     U'U  <- M, by blocks of columns
     H    <- {}, the set of coefficients that are fixed at a bound
     repeat until d takes no coefficient beyond its bounds:
-        d <- the minimum over F with the sums and the coefficients in H fixed, by a Schur complement of M
+        d <- the minimum over F with the groups' sums and the coefficients in H fixed, by a Schur complement of M
         H <- H and the coefficients that d takes beyond their bounds
     b, f <- b + t d, f + t K d with the t in (0, 1] that minimises the dual
 
@@ -36,54 +36,56 @@ from clsvm.solvers.smo import Optimality
 from clsvm.solvers.state import State
 from clsvm.threads import one_thread
 
-Matrix = NDArray[Any]  # in the dtype of K
+Matrix = NDArray[Any]  # matrix in the dtype of kernel values
 Rows = NDArray[np.intp]
-ROUNDS = 10  # a Newton step is computed in at most ROUNDS rounds, each with more coefficients fixed at bounds
+# A Newton step is computed up to ROUNDS times, each time with more coefficients fixed at the bounds that they crossed.
+ROUNDS = 10
 RIDGE = 10.0  # the first ridge is RIDGE * eps * sqrt(number of free coefficients) times the mean diagonal entry of K
-RIDGE_GROWTH, TRIES = 30.0, 5  # factor of the next ridge if K + ridge * I is indefinite; number of ridges to try
+# If K + ridge * I is not positive definite, the next ridge is RIDGE_GROWTH times as large. At most TRIES are tried.
+RIDGE_GROWTH, TRIES = 30.0, 5
 MOST, LEAST = 4096, 32  # largest and smallest number of free coefficients of a Newton step
-# Buffers for right-hand rows of a product have a multiple of ALIGN rows, so that few sizes occur.
-ALIGN = 256
-SHORT = 0.5  # Newton steps b + t * d of the coefficients b with t < SHORT are not taken
-BLOCK = 1024  # largest number of rows of a block of the factor, so that its diagonal square fits in caches
+ALIGN = 256  # buffers for rows of X hold a multiple of ALIGN rows, so that buffers of few different sizes are needed
+SHORT = 0.5  # a Newton step changes the coefficients by t * d; it is not made if the best t is less than SHORT
+BLOCK = 1024  # largest number of rows of a block of the Cholesky factor, so that a block's square fits in caches
 # COPIES: on the host, a step with m free coefficients takes at most COPIES arrays (m, m) in the dtype of K.
 # PRODUCTS: inner products in a :class:`Factor` of m free coefficients take at most PRODUCTS * m^2 bytes.
 COPIES, PRODUCTS = 8, 32
-MAX_CHANGED = 0.25  # share of rows that may be added to or dropped from a factor before it is computed anew
-# LOW: convergence checks record the violation once it was at most LOW times the first violation.
-# LATE: convergence checks record any violation once LATE * n rows of K were computed.
+# A Cholesky factor is used again if at most this share of its coefficients became free or reached a bound since.
+MAX_CHANGED = 0.25
+# LOW: convergence checks record the KKT violation once the violation was at most LOW times the first one.
+# LATE: in a problem of n rows, convergence checks record any violation once LATE * n rows of K were computed.
 LOW, LATE = 0.5, 4
 # CHECKS_BEFORE: a first Newton step is considered after more than this number of recorded violations.
 # CHECKS_BETWEEN: a later Newton step is considered after more than this number of newly recorded violations.
 CHECKS_BEFORE, CHECKS_BETWEEN = 4, 2
-FAILURE_FACTOR = 4.0  # a step that does not lower the dual multiplies the estimated cost of later steps by this
-MIN_SAVING = 4.0  # a first Newton step is taken only if going on by SMO would cost at least MIN_SAVING times as much
+FAILURE_FACTOR = 4.0  # each Newton step that did not lower the dual multiplies the estimated cost of later ones by this
+MIN_SAVING = 4.0  # a first Newton step is made only if its cost times MIN_SAVING is less than that of going on by SMO
 SMALL = 8  # cost of a Newton step's small computations, as a multiple of ``Profile.outer_cost``
-SOLVES = 50  # assumed number of linear systems that a step solves if it reuses the factor of the last step
+SOLVES = 50  # assumed number of linear systems that a Newton step solves if it uses the last Cholesky factor again
 
 
 class Factor:
     """Hold the upper Cholesky factor U with U'U = K[rows, rows] + ridge I, in the dtype of K.
 
     U consists of blocks of consecutive columns. Each block stores the upper triangle of its diagonal square, and the
-    entries above this square. Columns of U'^-1, the inverse of the transpose of U, are computed on request and kept. If
-    rows are added to the factor, the kept columns are extended too.
+    entries above this square. Columns of V, the inverse of the transpose U', are computed on request and stored. If
+    rows are added to the factor, the stored columns are extended too.
 
     Attributes
     ----------
     rows
         numbers of the m rows.
     columns
-        the k columns of U'^-1 that are kept, (m, k).
+        the stored columns of V, (m, k).
     products
-        inner products of these columns, (k, k). They are entries of the inverse of U'U.
+        inner products of the stored columns, (k, k). The products are entries of the inverse of U'U.
     """
 
     def __init__(self, dtype: DTypeLike, ridge: float, least: float) -> None:
         """Make an empty factor.
 
-        ridge: ridge as a multiple of the mean diagonal entry of K among the first rows added.
-        least: lower limit of this mean diagonal entry.
+        ridge: ridge, relative to the mean diagonal entry of K among the rows that are added first.
+        least: lower limit of this mean diagonal entry. It replaces a smaller mean.
         """
         self.dtype, self.ridge = np.dtype(dtype), 0.0
         self._trsm, self._syrk, self._trsv = get_blas_funcs(("trsm", "syrk", "trsv"), dtype=self.dtype)
@@ -91,19 +93,19 @@ class Factor:
         self._relative, self._least = ridge, least
         self.rows: Rows = np.zeros(0, np.intp)
         self._blocks: list[tuple[Matrix, Matrix]] = []
-        self._column_of = np.zeros(0, np.intp)  # index of each row's column in ``columns``, or -1
+        self._column_of = np.zeros(0, np.intp)  # for each row, the index of its column in ``columns``; -1 if not stored
         self.columns, self.products = np.zeros((0, 0), self.dtype), np.zeros((0, 0))
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the blocks of U, of the kept columns of U'^-1, and of their inner products."""
+        """Return the bytes of the factor U, of the stored columns of its inverse, and of their inner products."""
         blocks = sum(above.nbytes + diagonal.nbytes for above, diagonal in self._blocks)
         return blocks + self.columns.nbytes + self.products.nbytes
 
     def extend(self, rows: Rows, cross: Matrix, block: Matrix) -> bool:
-        """Extend the Cholesky factor by k rows.
+        """Extend the Cholesky factor of K + ridge I by k rows, and return True.
 
-        Return False and add none if K + ridge I with the new rows is not positive definite.
+        Return False and add no row if the matrix with the new rows is not positive definite.
 
         cross: K (m, k) between the m rows of the factor and the new rows.
         block: the lower triangle of K (k, k) among the new rows.
@@ -143,9 +145,10 @@ class Factor:
         return np.concatenate(found[::-1]).astype(np.float64)
 
     def add_columns(self, at: Rows) -> Rows:
-        """Return where ``columns`` holds the columns ``at`` of U'^-1, the inverse of the factor's transpose.
+        """Compute the columns ``at`` of the inverse of U', and add them to ``self.columns`` if they are not yet there.
 
-        Columns that it lacks are computed and appended.
+        U' is the transpose of the Cholesky factor U. Return, for each entry of ``at``, the position of its column in
+        ``self.columns``.
         """
         new = at[self._column_of[at] < 0]
         if len(new):
@@ -162,7 +165,7 @@ class Factor:
 def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
     """Yield ridges to try, in rising order, for a Cholesky factor of K + ridge * I among ``rows`` rows.
 
-    They are given as multiples of K's mean diagonal entry. The first is near the rounding error of ``dtype``.
+    Each ridge is relative to K's mean diagonal entry. The first is near the rounding error of ``dtype``.
     """
     for k in range(TRIES):
         yield RIDGE_GROWTH**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows))
@@ -171,12 +174,15 @@ def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
 def factor_with_ridge(
     dtype: DTypeLike, ridges: Iterable[float], least: float, add_rows: Callable[[Factor], bool]
 ) -> Factor | None:
-    """Return the factor with the smallest of the ``ridges`` for which ``add_rows`` succeeds, None if it never does.
+    """Return the Cholesky factor of K + ridge * I with the first of the ``ridges`` that succeeds, or None.
 
-    K may be indefinite by rounding, so that a small ridge can fail.
+    A ridge succeeds if K + ridge * I is positive definite. K alone may have small negative eigenvalues by rounding.
 
-    least: lower limit of the mean diagonal entry of K, whose multiples the ridges are.
-    add_rows: function that adds the rows to an empty factor, and returns whether that succeeded.
+    dtype: dtype of the factor.
+    ridges: ridges in rising order, each as a multiple of the mean diagonal entry of K.
+    least: lower limit of the mean diagonal entry of K. It replaces a smaller mean.
+    add_rows: function that adds the rows of K to an empty factor, and returns whether K + ridge * I is positive
+        definite.
     """
     return next((one for one in (Factor(dtype, ridge, least) for ridge in ridges) if add_rows(one)), None)
 
@@ -184,11 +190,12 @@ def factor_with_ridge(
 class Face:
     """Minimise 1/2 d'Md + g'd over d (m,) by a Cholesky factor of M, with the sum of d in each group 0.
 
-    :meth:`minimum` can also fix entries of d at given values. A Schur complement of M gives the multipliers of the sums
-    and of the fixed entries.
+    :meth:`minimum` can also fix entries of d at given values. The multipliers of all fixed sums and entries are found
+    from a Schur complement of M.
 
-    g: gradient (m,).
-    group: group number of each entry, (m,).
+    factor: Cholesky factor of M.
+    g: linear term, which is the gradient at d = 0, (m,).
+    group: number of the group to which each entry of d belongs, (m,).
     groups: number of groups; 0 if no sum is fixed.
     refinements: number of iterative refinements of the multipliers.
     """
@@ -203,14 +210,17 @@ class Face:
         self._forward_sums = np.array(forward_sums, factor.dtype).reshape(len(forward_sums), len(g)).T
 
     def update_gradient(self, g: Vector) -> None:
-        """Replace the gradient by g (m,)."""
+        """Replace the linear term of the minimised function by g (m,)."""
         self._forward_g = self._factor.forward(np.array(g[:, None], self._factor.dtype, order="F"))[:, 0]
 
     def minimum(self, fixed: NDArray[np.bool_], at: Vector) -> Vector | None:
         """Return the d (m,) that minimises 1/2 d'Md + g'd, with the sum of d in each group 0 and some entries fixed.
 
-        M is the factor's matrix, and g the gradient. Entries that ``fixed`` (m,) marks have the values of ``at`` (m,).
-        A group with all entries fixed may have another sum than 0. Return None if no minimum is found.
+        M is the matrix of the Cholesky factor, and g the linear term. If all entries of a group are fixed, its sum may
+        differ from 0. Return None if no minimum is found.
+
+        fixed: mask of the fixed entries, (m,).
+        at: values of the fixed entries, (m,).
         """
         order = np.flatnonzero(fixed)
         factor, column = self._factor, self._factor.add_columns(order)
@@ -245,7 +255,8 @@ class Face:
 def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
     """Return a function that solves linear systems with the symmetric matrix S.
 
-    If S is not positive definite, return None, or a function that uses the pseudoinverse if ``singular`` is true.
+    If S is not positive definite and ``singular`` is true, the function multiplies by the pseudoinverse of S. If S is
+    not positive definite and ``singular`` is false, return None.
     """
     U, failed = lapack.dpotrf(S, lower=0)
     if not failed:
@@ -260,16 +271,16 @@ def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
 def minimum(
     factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, fixed: Rows
 ) -> Vector | None:
-    """Return the change d (m,) of the coefficients that minimises 1/2 d'Md + g'd; M is the matrix of the ``factor``.
+    """Return the change d (m,) of the coefficients that minimises 1/2 d'Md + g'd between the bounds of d.
 
-    In at most ROUNDS rounds, entries of d beyond their bounds are fixed there, and the others are computed anew. Return
-    None if no minimum is found.
+    M is the matrix of the Cholesky ``factor``. Entries of d beyond their bounds are fixed at the bounds, and the others
+    are computed again, at most ROUNDS times in all. Return None if no minimum is found.
 
     g: derivatives of the dual for the coefficients of the factor's m rows, (m,).
     bottom, top: bounds of d, (m,).
-    group: group number of each entry, (m,).
+    group: number of the group to which each entry of d belongs, (m,).
     groups: number of groups, in each of which the sum of d is 0; 0 if no sum is fixed.
-    fixed: indices of the factor's rows whose coefficients are no longer free; d is 0 there.
+    fixed: indices of entries where d is 0, because the coefficients are no longer free.
     """
     at_bound, at, face = np.zeros(len(g), bool), np.zeros(len(g)), Face(factor, g, group, groups)
     at_bound[fixed] = True
@@ -290,11 +301,13 @@ def minimum(
 def _restore_sums(
     d: Vector, sums: NDArray[np.bool_], bottom: Vector, top: Vector, fixed: NDArray[np.bool_]
 ) -> Vector | None:
-    """Return the change d (m,) of the coefficients, with the sum of each group restored to 0.
+    """Remove rounding errors from the sums of d (m,), which should be 0 in each group; return d.
 
-    A row of ``sums`` (groups, m) marks the entries of a group. The rounding error of the sum is spread over the group's
-    free entries: those with bottom < d < top that ``fixed`` does not mark. Return None if the free entries are too
-    close to their bounds for that.
+    The rounding error of a sum is spread over the free entries of the group. An entry is free if it is between its
+    bounds ``bottom`` and ``top``, and ``fixed`` does not mark it. Return None if the free entries of a group are too
+    close to their bounds.
+
+    sums: masks (groups, m); each row marks the entries of a group, which are those with one fixed sum.
     """
     for one in sums:
         for _ in range(ROUNDS):
@@ -311,24 +324,27 @@ def _restore_sums(
 class CostModel:
     """Estimate whether a Newton step saves time, from the cost and progress of SMO so far.
 
-    At first the violation goes up and down while SMO finds the support vectors; then it falls fast. A Newton step is
-    considered only if the violation is well below the first one and falls slowly.
+    The KKT violation goes up and down while SMO finds the support vectors. A Newton step is considered only later, when
+    the violation is well below its first value and falls slowly.
     """
 
     def __init__(self) -> None:
-        self._log: list[tuple[float, float]] = []  # (cost of SMO, log of the least violation) at each check
-        self._first = 0.0  # first violation
-        self._stepped, self._price_factor = False, 1.0  # whether a step was tried; multiplier of later steps' cost
+        self._log: list[tuple[float, float]] = []  # (cost of SMO, log of the least violation) at each convergence check
+        self._first = 0.0  # first KKT violation
+        # _stepped: whether a Newton step was tried. _price_factor: factor of the estimated cost of the next one.
+        self._stepped, self._price_factor = False, 1.0
 
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
-        """Return whether the rest of the solve by SMO is expected to cost more than a Newton step of this ``price``.
+        """Return whether the rest of the solve by SMO is expected to cost more than a Newton step.
 
-        It is called at each convergence check, and records the violation once this is at most LOW times its first
-        value. The violation is expected to fall further as fast as over the second half of the recorded checks.
+        Call this method at each convergence check. It records the KKT violation once the violation has fallen to LOW
+        times its first value. It assumes that the violation keeps falling as fast as in the second half of the records.
 
-        cost: cost of SMO so far, in the unit of ``price``.
-        violation: the current KKT violation.
-        late: whether to record the violation even if it is not low, since SMO has computed many rows.
+        cost: cost of SMO so far.
+        violation: KKT violation now.
+        tol: KKT violation to reach.
+        price: cost of a Newton step, in the unit of ``cost``.
+        late: whether to record the violation even if it is not low, because SMO has computed many rows of K.
         """
         self._first = self._first or violation
         if not self._log and violation > LOW * self._first and not late:
@@ -344,7 +360,7 @@ class CostModel:
     def record(self, decreased: bool) -> None:
         """Record that a Newton step was tried, and forget the violations recorded before it.
 
-        decreased: whether the step decreased the dual.
+        decreased: whether the step lowered the dual.
         """
         self._log.clear()
         self._stepped, self._first = True, np.inf
@@ -354,8 +370,8 @@ class CostModel:
 class Newton:
     """Make Newton steps over all free coefficients of a problem that SMO solves by working sets.
 
-    The Cholesky factor of K among the free coefficients is kept for the next step if memory allows. Its bytes count
-    towards the stream's limit until :meth:`release`.
+    If memory allows, the Cholesky factor of K among the free coefficients is stored for the next step. The bytes of the
+    factor count towards the stream's memory limit until :meth:`release`.
     """
 
     def __init__(self, state: State, rows: KernelRows, kernel_scale: float) -> None:
@@ -384,7 +400,7 @@ class Newton:
         return pays and LEAST <= free <= MOST and self._fits(free)
 
     def _fits(self, free: int) -> bool:
-        """Return whether memory holds a new factor of ``free`` rows, and the arrays that a step with it needs."""
+        """Return whether a Newton step over ``free`` coefficients fits in memory, with a new Cholesky factor."""
         stream, rows = self._stream, _round_up(2 * min(free, BLOCK))
         device = self._gram.panel_bytes(rows), self._dtype.itemsize * rows**2
         host = free**2 * (COPIES * self._dtype.itemsize + PRODUCTS)
@@ -394,8 +410,8 @@ class Newton:
     def find_change(self) -> Vector | None:
         """Return the change (1, n) of the coefficients that moves the free coefficients to their joint minimum.
 
-        Return None if there is no minimum. The factor of K is kept for the next step if that leaves the row cache
-        enough memory to grow.
+        Return None if no minimum is found. The Cholesky factor of K is stored for the next step if the row cache still
+        has enough memory to grow.
         """
         change = self._find_change(*self._state.now())
         if self._stream.limit - self._stream.allocated < self._rows.cache.growth_bytes + self._reserved:
@@ -429,7 +445,7 @@ class Newton:
     def apply(self, change: Vector) -> bool:
         """Add t * ``change`` to the coefficients b, with the t <= 1 that minimises the dual.
 
-        If t would be less than SHORT, b does not change. Return whether the dual fell.
+        If the best t is less than SHORT, b does not change. Return whether the dual fell.
 
         change: change of the coefficients to their joint minimum, (1, n).
         """
@@ -453,16 +469,16 @@ class Newton:
         return decreased
 
     def release(self) -> None:
-        """Free the factor."""
+        """Free the stored Cholesky factor."""
         self._stream.reserve(-self._reserved)
         self._factor, self._reserved = None, 0
 
     def _factorize(self, free: Rows) -> Factor | None:
-        """Return a Cholesky factor of K among the rows ``free``.
+        """Return a Cholesky factor of K among the rows ``free``, whose coefficients are free.
 
-        The last factor is extended if few rows became free or reached a bound since it was made; else a new factor is
-        made. An extended factor still contains rows that reached a bound, and the caller fixes their coefficients.
-        Return None if K among the rows is not positive definite.
+        If few coefficients became free or reached a bound since the last factor was made, the last factor is extended.
+        Otherwise a new factor is made. An extended factor also has rows whose coefficients reached a bound, and the
+        caller fixes their coefficients. Return None if K among the rows is not positive definite, even with a ridge.
         """
         last = self._factor
         if last is not None:
@@ -476,13 +492,16 @@ class Newton:
         return self._keep(made) if made else None
 
     def _keep(self, factor: Factor) -> Factor:
-        """Store the factor for the next Newton step, count its bytes towards the memory limit, and return it."""
+        """Store the Cholesky factor for the next step, count its bytes towards the memory limit, and return it."""
         self._stream.reserve(factor.nbytes - self._reserved)
         self._factor, self._reserved = factor, factor.nbytes
         return factor
 
     def _grow(self, factor: Factor, rows: Rows) -> bool:
-        """Extend the Cholesky ``factor`` of K by ``rows``, BLOCK of them at a time; return whether that succeeded."""
+        """Extend the Cholesky ``factor`` of K by ``rows``, BLOCK rows at a time.
+
+        Return whether the extended matrix is positive definite.
+        """
         stream, m, n = self._stream, len(factor.rows), len(rows)
         panel = self._gram.panel(_round_up(min(BLOCK, m + max(0, n - BLOCK)) + min(BLOCK, n)), square=True)
         W = panel.capacity
@@ -493,9 +512,11 @@ class Newton:
         return grown
 
     def _extend(self, factor: Factor, rows: Rows, panel: Panel, buffers: list[Buffer]) -> bool:
-        """Extend the Cholesky ``factor`` of K by one block of rows; return whether that succeeded.
+        """Extend the Cholesky ``factor`` of K by one block of rows.
 
-        panel, buffers: memory for :meth:`_kernel_values`.
+        Return whether the extended matrix is positive definite.
+
+        panel, buffers: device memory in which :meth:`_kernel_values` computes kernel values.
         """
         cross = np.empty((len(factor.rows), len(rows)), self._dtype, order="F")
         for first in range(0, max(1, len(cross)), BLOCK):
@@ -509,8 +530,10 @@ class Newton:
     ) -> tuple[Matrix, Matrix]:
         """Return K between the rows ``known`` and ``others``, and the lower triangle of K among ``others``.
 
-        panel: memory for all of these rows as right-hand rows of a product.
-        at, count, out: buffers for the numbers of these rows, for their count, and for K among them.
+        panel: device memory for all these rows of X.
+        at: buffer for the positions of the rows in the device's order of rows.
+        count: buffer for the number of the rows.
+        out: buffer for the kernel matrix among the rows.
         """
         stream, gram, W = self._stream, self._gram, panel.capacity
         k, m = len(known), len(known) + len(others)
@@ -526,5 +549,5 @@ class Newton:
 
 
 def _round_up(rows: int) -> int:
-    """Return the number ``rows`` rounded up to a multiple of ALIGN, for panels of right-hand rows."""
+    """Return the number ``rows`` rounded up to a multiple of ALIGN."""
     return -(-rows // ALIGN) * ALIGN

@@ -16,7 +16,7 @@ from clsvm.problem import Vector
 from clsvm.report import Display, Point, Status, relative_gap
 
 TINY = float(np.finfo(np.float64).tiny)
-ROUNDING_SHARE = 0.1  # rounding errors of float64 up to this share of a tolerance are accepted
+ROUNDING_SHARE = 0.1  # float64 rounding errors of up to this share of tol or gap_tol are accepted
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,13 @@ class Settings:
     cache_after
         number of rows of K that are computed before the row cache begins to store rows.
     kernel_scale
-        rounding error of K in units of its dtype's eps.
+        rounding error of a kernel value in units of its dtype's eps.
     exact
-        function that computes K b of rows in float64, or None if K is exact enough.
+        function that computes the product K b of the kernel matrix with coefficients b in float64, for given rows. None
+        if the solve needs no float64 check.
     sizes
-        numbers (n,) from which rounding errors of K follow, for most kernels the rows' squared norms (Kernel.sizes).
-        If given, the float64 check can sample the rows that have the largest rounding errors.
+        numbers (n,) that grow with the rounding errors of a row's kernel values (Kernel.sizes). For most kernels they
+        are the rows' squared norms. With these numbers, the float64 check can sample the rows with the largest errors.
     progress
         progress display, or None.
     max_time
@@ -51,14 +52,14 @@ class Settings:
     start
         feasible coefficients (problems, n) at the start; None stands for ``Problem.initial``.
     known_gradient
-        coefficients near ``start`` and their gradients f, from which f at ``start`` is computed; or None.
+        coefficients near ``start`` and their gradients, from which the gradients at ``start`` are computed; or None.
     known_exact
-        for each row, whether its f in ``known_gradient`` comes from float64 kernel values, (n,); or None.
+        mask of the rows whose gradients in ``known_gradient`` come from float64 kernel values, (n,); or None.
     save
         function that stores coefficients, or None. It is called every ``save_every`` seconds and at Ctrl-C.
     reported
-        whether a report follows. The host then waits for each part of an outer iteration to measure its
-        seconds, keeps a trace, and checks the rounding of the objectives.
+        whether a report follows. If so, the host measures the seconds of each part of an outer iteration, records
+        points of the solve, and checks the rounding errors of the objectives.
     """
 
     tol: float
@@ -83,8 +84,10 @@ class Settings:
 def ended(
     settings: Settings | Options, violation: float, gap: float, steps: int, until: float = np.inf
 ) -> Status | None:
-    """Return the status with which a solve ends at this violation and gap, or None if it continues.
+    """Return the status with which a solve ends now, or None if it continues.
 
+    violation: KKT violation.
+    gap: relative duality gap.
     steps: SMO iterations so far.
     until: perf_counter() at which the solve's time is over.
     """
@@ -99,16 +102,19 @@ def ended(
 
 @dataclass(frozen=True)
 class Result:
-    """Hold the outcome of one subproblem, from any solver: of a dual problem, or of several coupled ones.
+    """Hold the outcome of one subproblem, from any solver.
+
+    A subproblem is a dual problem over m rows, or the problems of all classes in Crammer and Singer's multiclass SVM.
 
     Attributes
     ----------
     b
         coefficients (problems, m).
     f
-        gradients K b + q (problems, m).
+        gradients K b + q (problems, m), with the kernel matrix K and the linear term q.
     rho
-        offset of each group of rows in each problem, (problems, groups).
+        offsets (problems, groups). A group is the rows whose coefficients have one fixed sum, or all rows if no sum is
+        fixed.
     primal
         primal objective.
     dual
@@ -122,25 +128,25 @@ class Result:
     error_bound
         largest error of f that rounding of K can have caused.
     exact_rows
-        number of rows whose f comes from float64 kernel values.
+        number of rows whose gradients were computed from float64 kernel values.
     working_set
         number of rows of a working set.
     dtype
         dtype of the kernel values.
     precision
-        how the kernel values were computed, in words.
+        text that says how the kernel values were computed.
     device
         name of the device.
     layout
-        layout of the rows, in words.
+        text that names the storage format of the rows on the device.
     outer_steps
         outer iterations.
     rows_computed
-        rows of K computed.
+        number of rows of K that were computed.
     seconds
         seconds of each part of the solve, by the part's name.
     trace
-        state at each convergence check.
+        points of the solve, each with KKT violation and objectives at a convergence check.
     """
 
     b: Vector
@@ -169,18 +175,18 @@ class Result:
 
     @property
     def started(self) -> bool:
-        """Return whether a solver has begun the subproblem."""
+        """Return whether a solver has begun to solve the subproblem."""
         return not isnan(self.dual)
 
     def unfinished(self, most: int) -> bool:
-        """Return whether the solve ended at its max_iter, although ``most`` allows more iterations.
+        """Return whether the solve ended at its own max_iter, although the limit ``most`` allows more iterations.
 
         most: the caller's limit on SMO iterations, -1 for no limit.
         """
         return self.status is Status.MAX_ITER and not 0 <= most <= self.steps
 
     def after(self, before: Result | None) -> Result:
-        """Return this result plus the iterations, seconds and trace of ``before``.
+        """Return this result with the iterations, seconds and trace of ``before`` added.
 
         before: the result whose coefficients this solve started from, or None.
         """
@@ -204,7 +210,8 @@ class Result:
     def with_precision_status(self, rounding: float, settings: Settings | Options) -> Result:
         """Return the result, with the status PRECISION if float64 rounding errors may exceed a tenth of the tolerance.
 
-        rounding: bound of the rounding error of f in float64, divided by the sum of |b|.
+        rounding: bound of the rounding error of the gradients in float64, divided by the sum of |b| over the
+            coefficients b.
         """
         tol, gap_tol, weight = settings.tol, settings.gap_tol, float(np.abs(self.b).sum(axis=1).max(initial=0.0))
         rounding_error = rounding * weight
@@ -214,7 +221,7 @@ class Result:
                 return rounding_error * weight / max(abs(self.primal), TINY) > ROUNDING_SHARE * gap_tol
             return rounding_error > ROUNDING_SHARE * tol
 
-        final = self.status is Status.STALLED and self.dtype == "float64"  # otherwise float64 remains to be tried
+        final = self.status is Status.STALLED and self.dtype == "float64"  # after a stall in float32, float64 is tried
         if not (self.status in (Status.TOLERANCE, Status.GAP) or final) or not unverifiable(self.status):
             return self
         if gap_tol is not None and self.gap <= gap_tol and not unverifiable(Status.GAP):

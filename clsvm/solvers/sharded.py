@@ -1,21 +1,21 @@
-"""Solve by decomposition over rows in shards: each device or worker has a part of the rows with their gradients f.
+"""Solve one dual problem over rows that are divided among devices or workers, by decomposition into working sets.
 
-Solves:   one problem of decomposition.py, with fixed or free sums of coefficients; coupled problems are excluded
+Each device or worker has a shard: a part of the rows of X, and the gradients f of the dual for these rows.
+
+Solves:   a problem as in decomposition.py, except Crammer and Singer's multiclass SVM
 Given:    shards (:class:`Shard`) on several devices or machines, and a device for the working set
 Stops:    by the same criteria as decomposition.py, from the extreme derivatives of the dual in all shards
 
-    until stopped:
-        ws    <- half of the last working set, and the most violating candidates of all shards
-        b_ws  <- solution of the dual over ws, on the device of the working set
-        f     <- f + K(., changed) delta in every shard, for the change delta of the coefficients;
-                 the shard replies with its next candidates
+    repeat until stopped (an outer iteration):
+        ws    <- half of the last working set, and the candidates of all shards with the largest violations
+        b_ws  <- solution of the dual over the coefficients of ws, on the device for the working set
+        f     <- f + K(., changed) delta in every shard, for the changes delta of the coefficients;
+                 the shard replies with its candidates for the next working set
 
-An outer iteration sends one request to each shard: the changes of coefficients, and the changed rows of X for which the
-row caches have no kernel values. Each reply has the shard's candidates for the next working set.
-
-The caller (:class:`Sharded`) holds the coefficients. It also decides which rows of K the shards cache, so that all
-shards cache the same rows. If a shard is lost (clsvm.distribute), the caller sends the shard's part of the problem to a
-new shard, which computes f from the coefficients.
+An outer iteration sends one request to each shard, with the changed coefficients. If no row cache has the kernel values
+of a changed row, the request has the row of X too. The caller (:class:`Sharded`) holds the coefficients, and decides
+which rows of K the shards cache. All shards cache the same rows. If a shard is lost (clsvm.distribute), the caller
+sends its part of the problem to a new shard, which computes f from the coefficients.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ Rows = NDArray[np.intp]
 Requests = Sequence[Request | None]  # for each shard the arguments of its call, or None if it is not called
 Call = Callable[[str, Requests], list[Any]]
 WHOLE = 16  # W, the largest number of rows of a working set, is a multiple of WHOLE
-SHARE = 0.5  # share of the free memory for a working set: its rows of X and the kernel matrix among them
-PIECE = 1024  # number of support vectors that are sent to a new shard at a time, to compute f
+SHARE = 0.5  # share of the free memory for the rows of X of a working set and the kernel matrix among them
+PIECE = 1024  # number of support vectors that are sent at a time to a new shard, which computes gradients from them
 EXACT_BYTES = 64 << 20  # bytes of support vectors that are sent to the shards at a time in a float64 check
 
 
 def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, most: Vector, quota: int) -> Rows:
-    """Choose the candidates with the largest violations for the working set, and return their indices.
+    """Choose the candidates with the largest KKT violations for the working set, and return their indices.
 
     rows, f, b: row numbers, gradients and coefficients of the candidates, (c,).
-    least, most: smallest and largest derivative of the dual over all rows, (groups,).
-    quota: largest number of candidates to choose. If a sum of coefficients is fixed, up to ``quota`` that should rise
-        are chosen, and up to ``quota`` that should fall.
+    least, most: smallest and largest derivative of the dual over all rows, for each fixed sum of coefficients.
+    quota: largest number of candidates to choose. If a sum of coefficients is fixed, it is the largest number of
+        coefficients that should rise, and also of coefficients that should fall.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
     right, left = certificate.one_sided_derivatives(f, b, lo, hi, problem.epsilon)
 
-    def first(violation: Vector) -> Rows:  # rows of the ``quota`` largest violations > 0, lowest row first if equal
+    def first(violation: Vector) -> Rows:  # indices of the ``quota`` largest violations > 0; lower rows first if equal
         places = np.flatnonzero(violation > 0)
         return places[np.lexsort((rows[places], -violation[places]))[:quota]]
 
@@ -82,8 +82,8 @@ def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, mo
 class WorkingSet:
     """Solve the dual over working sets of up to W rows, which the host sends to the device.
 
-    plan: layout of the rows of a working set.
-    most: upper bound of W; W is smaller if memory demands it.
+    plan: storage format of the rows of a working set on the device.
+    most: upper bound of W; W is smaller if less memory is free.
     row: approximate bytes of a row of X on the host.
     """
 
@@ -95,7 +95,7 @@ class WorkingSet:
         self._epsilon, self._counters = stream.wide(np.array([problem.epsilon])), stream.zeros(8 * 4)
         self._steps = SmoKernel(stream, dtype, self.W, problem.constraint)
         self._mirror = mirror(stream, dtype)
-        # The tile Q is allocated only once, since the first access to new memory takes longer than computing Q.
+        # The kernel matrix Q is allocated only once: the first access to new memory takes longer than computing Q.
         self._Q = stream.buffer(np.dtype(dtype).itemsize * self.W**2)
 
     def _size(self, W: int, row: int) -> int:
@@ -110,9 +110,9 @@ class WorkingSet:
     def solve(self, X: Data, numbers: Iterable[Vector], limits: Limits) -> tuple[Vector, int]:
         """Solve the dual over a working set of rows X (w, d), at most W rows.
 
-        Return the coefficients of these rows, and the total number of SMO iterations of all calls so far.
+        Return the coefficients of the rows, and the total number of SMO iterations of all calls so far.
 
-        numbers: gradients f, coefficients b, bounds lo and hi of the rows.
+        numbers: gradients, coefficients, lower bounds and upper bounds of the rows.
         """
         stream, W, w = self.stream, self.W, X.shape[0]
         with stream.recycling(), stream.scratch():
@@ -133,7 +133,7 @@ class WorkingSet:
 
 
 class Sharded(Loop):
-    """Solve one problem over rows in shards. For the float64 check, the shards compute K b in float64."""
+    """Solve one problem over rows in shards, which are parts of the rows on several devices."""
 
     sync = 1
 
@@ -153,12 +153,12 @@ class Sharded(Loop):
         self._load_shards(range(len(shards.sizes)), Counter())
         self._request_candidates()
 
-    # Requests to the shards.
+    # Methods that send requests to the shards.
 
     def _call(self, name: str, given: Requests) -> list[Any]:
-        """Call the method ``name`` of all shards, return their replies, and replace shards that are lost.
+        """Call the method ``name`` of the shards, and return their replies. Replace shards that are lost.
 
-        given: arguments for each shard.
+        given: arguments for each shard; None for a shard that is not called.
         """
         losses = Counter[int]()
         return self._call_all(name, given, losses, lambda lost: self._load_shards(lost, losses))
@@ -168,7 +168,7 @@ class Sharded(Loop):
     ) -> list[Any]:
         """Call the method ``name`` of the shards with the arguments ``given``, and return their replies.
 
-        If shards are lost, call ``on_lost`` with their numbers, and call the method of these shards again.
+        If shards are lost, call ``on_lost`` with their numbers, and then call the method of these shards again.
 
         losses: number of losses of each shard during this request. Raises DeviceError if a shard is lost too often.
         """
@@ -176,16 +176,16 @@ class Sharded(Loop):
         while lost := {i for i, reply in enumerate(replies) if isinstance(reply, Lost)}:
             count_losses(losses, lost)
             on_lost(lost)
-            # A new shard gets no changes of coefficients, since it was loaded with the current coefficients.
+            # A new shard gets no changes of coefficients, because it was loaded with the current coefficients.
             again = [(one,) for one in self._unchanged()] if name == "step" else given
             retried = self._shards.call(name, [one if i in lost else None for i, one in enumerate(again)])
             replies = [retried[i] if i in lost else reply for i, reply in enumerate(replies)]
         return replies
 
     def _load_shards(self, shards: Iterable[int], losses: Counter[int]) -> None:
-        """Send each of the new ``shards`` its part of the problem, and let it compute the gradients f.
+        """Send each of the new ``shards`` its part of the problem, and let it compute the gradients of its rows.
 
-        Repeat this for shards that are lost meanwhile.
+        If a shard is lost meanwhile, the method repeats this for its replacement.
 
         losses: number of losses of each shard during this request.
         """
@@ -208,18 +208,18 @@ class Sharded(Loop):
         return part, self._b[:, here], self.W, self.settings.cache_bytes
 
     def _fetch_rows(self, name: str, rows: Rows, call: Call) -> Data:
-        """Return the rows of X with the ascending row numbers ``rows``.
+        """Return the rows of X with the ascending row numbers ``rows``, from the shards that have them.
 
-        name: "original" for rows as given, "prepared" for rows minus the layout plan's centre, in the solve's dtype.
+        name: "original" for rows as the user gave them, "prepared" for rows minus the layout's centre, in K's dtype.
         call: function that sends a request to the shards.
         """
         found = call(name, [(part,) if len(part) else None for part in split(rows, self._shards.sizes)])
         return stacked([one for one in found if one is not None])
 
     def _support_vectors(self, name: str, b: Vector, step: int, call: Call) -> Iterator[tuple[Rows, Data]]:
-        """Yield the support vectors of coefficients b (1, n), at most ``step`` at a time: their row numbers and rows.
+        """Yield the support vectors, at most ``step`` at a time: their row numbers and their features.
 
-        name: "original" for rows as given, "prepared" for rows minus the plan's centre, in the solve's dtype.
+        name: "original" for rows as the user gave them, "prepared" for rows minus the layout's centre, in K's dtype.
         call: function that sends a request to the shards.
         """
         support = np.flatnonzero(b[0])
@@ -227,13 +227,12 @@ class Sharded(Loop):
             rows = support[first : first + step]
             yield rows, self._fetch_rows(name, rows, call)
 
-    # An outer iteration.
+    # Methods that make an outer iteration.
 
     def _step(self) -> None:
         before = self._steps
         self._solve()
-        # If no SMO iteration was made, the candidates were out of date, so new ones are requested from the shards.
-        # A shard chooses candidates by extreme derivatives that the other shards had before they last updated f.
+        # Without an SMO iteration, the candidates were chosen from outdated derivatives. Request new candidates.
         if self._steps == before:
             self._request_candidates()
             self._solve()
@@ -243,7 +242,7 @@ class Sharded(Loop):
         self._candidates = self._call("step", [(change,) for change in self._unchanged()])
 
     def _solve(self) -> None:
-        """Choose a working set, solve the dual over it, and send the changes of coefficients to the shards."""
+        """Choose a working set, solve the dual over it, and send the changed coefficients to the shards."""
         started, p, candidates, W, s = perf_counter(), self._rounded, self._candidates, self.W, self.settings
         offered = np.concatenate([one.rows + i for one, i in zip(candidates, self._ends[:-1], strict=True)])
         f, b = np.concatenate([one.f for one in candidates]), self._b[0]
@@ -281,14 +280,14 @@ class Sharded(Loop):
         self._candidates = self._call("step", [(one,) for one in changes])
 
     def _unchanged(self) -> list[Change]:
-        """Return for each shard a :class:`Change` without changed coefficients, which only requests candidates."""
+        """Return for each shard a :class:`Change` without changed coefficients, which only asks for candidates."""
         made, stay = [], min(len(self._staying), self.W // 2)
         for i, staying in enumerate(split(self._staying, self._shards.sizes)):
             others = _extremes([one for k, one in enumerate(self._candidates) if k != i], self.problem.groups)
             made.append(Change(staying, *others, stay, self._directory.computed))
         return made
 
-    # Methods of Loop.
+    # Methods that the base class Loop calls.
 
     def coefficients(self) -> Vector:
         return self._b.copy()
@@ -310,7 +309,7 @@ class Sharded(Loop):
         self._request_candidates()
 
     def exact(self, rows: Rows, b: Vector) -> Vector:
-        """Return K b in float64 at the ascending row numbers ``rows``, (1, rows), for coefficients b (1, n)."""
+        """Return K b in float64 for the ascending row numbers ``rows``, (1, rows), with coefficients b (1, n)."""
         parts, c = split(rows, self._shards.sizes), np.zeros((1, len(rows)))
         size = max(1, row_bytes(self._fetch_rows("original", rows[:1], self._call)))
         for support, X in self._support_vectors("original", b, max(1, EXACT_BYTES // size), self._call):
@@ -320,18 +319,19 @@ class Sharded(Loop):
 
 
 def _extremes(each: Sequence[Candidates], groups: int) -> tuple[Vector, Vector]:
-    """Return two derivatives of the dual for each group of rows, both (groups,), over the given shards.
+    """Return the extreme derivatives of the dual over several shards, as two arrays (groups,).
 
-    They are the smallest among coefficients that can rise, and the largest among coefficients that can fall.
+    A group is the rows with the same offset. The arrays have each group's smallest derivative among coefficients that
+    can rise, and its largest derivative among coefficients that can fall.
     """
     far = np.full(groups, np.inf)
     return np.min([far, *(one.least for one in each)], axis=0), np.max([-far, *(one.most for one in each)], axis=0)
 
 
 class CacheDirectory:
-    """Record which row of K is in which slot of the shards' row caches; all of these caches hold the same rows.
+    """Record for each row of K its slot in the row caches of the shards. All shards cache the same rows.
 
-    The slots are a ring, as in rowcache.cl: new rows take the place of the oldest.
+    The slots are a ring, as in rowcache.cl: a new row takes the place of the oldest.
 
     computed: number of rows of K so far that were needed but not cached.
     """
@@ -341,14 +341,14 @@ class CacheDirectory:
         self.computed = 0
 
     def clear(self) -> None:
-        """Empty the directory."""
+        """Record that the row caches hold no row of K."""
         self._slot_of[:], self._owner[:] = -1, -1
 
     def slots(self, rows: Rows, capacity: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Return the cache slot of each row, and whether the row had this slot before.
+        """Return the cache slot of each row, and a mask of the rows that had a slot before the call.
 
-        A row without a slot gets the next slot of the ring. If ``capacity``, the number of slots of a cache, is 0, no
-        slots are returned.
+        A row without a slot gets the next slot of the ring. If the number of slots, ``capacity``, is 0, no slots are
+        returned.
         """
         slots = self._slot_of[rows]
         hit = slots >= 0
@@ -372,30 +372,29 @@ CHECK_BYTES = 256 << 20  # bytes of a shard's rows that a float64 check copies a
 
 
 class Change(NamedTuple):
-    """Describe to a shard the changes of coefficients in an outer iteration.
+    """Tell a shard, the rows of X on one device, which coefficients an outer iteration changed.
 
     Attributes
     ----------
     staying
-        this shard's rows that stay in the working set, as row numbers in the shard.
+        rows of the shard that stay in the next working set, as row numbers in the shard.
     least, most
-        smallest and largest derivative of the dual in the other shards at their last replies, (groups,).
+        smallest derivative of the dual among coefficients that can rise, and largest among those that can fall, in the
+        other shards, (groups,). A group is the rows with the same offset.
     stay
-        number of rows in all shards that stay in the working set.
+        number of rows of all shards that stay in the next working set.
     computed
-        rows of K computed so far.
+        number of rows of the kernel matrix K that the solve has computed so far.
     rows, b
-        this shard's rows with a changed coefficient, and their new coefficients.
+        rows of the shard with changed coefficients, as row numbers in the shard, and the new coefficients.
     X
-        rows of X, from all shards, with a changed coefficient and no kernel values in the row caches, (m, d).
+        the m rows, from all shards, whose coefficients changed and whose row of K is not cached, (m, d); None if m = 0.
     weights
-        changes of the coefficients of the rows X, (m,).
+        changes of the coefficients of the m rows, (m,).
     slots
-        cache slots for the kernel values of the rows X, (m,).
-    hits
-        cache slots of the cached rows of K whose coefficients changed.
-    hit_weights
-        changes of these coefficients.
+        slots of the cache for the m rows of K, (m,); empty if the shards do not cache rows of K.
+    hits, hit_weights
+        for the h rows with changed coefficients whose rows of K are cached: the slots, and the changes, both (h,).
     """
 
     staying: Rows
@@ -415,13 +414,13 @@ class Change(NamedTuple):
 class ShardInfo(NamedTuple):
     """Hold the properties of a shard, and the sizes of working set and row cache that suit the shard.
 
-    sizes: numbers from which rounding errors of K follow, for most kernels the rows' squared norms (Kernel.sizes).
-    extent: largest and smallest norms of the shard's rows (precision.measured).
+    sizes: numbers that grow with rounding errors of kernel values, for most kernels the rows' squared norms.
+    extent: largest and smallest size and entry of the shard's rows (precision.measured).
     W: number of rows of a working set (kernel_rows.sizes).
     cache_bytes: bytes of the row cache (kernel_rows.sizes).
-    reason: why working set and row cache have these sizes, in words.
+    reason: text that says why working set and row cache have their sizes.
     row: approximate bytes of a row of X on the host.
-    layout: layout of the rows, in words.
+    layout: text that names the storage format of the rows on the device.
     """
 
     sizes: Vector
@@ -434,7 +433,7 @@ class ShardInfo(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Hold a shard's candidates for the next working set.
+    """Hold a shard's candidates for the next working set. A shard is the rows of X on one device.
 
     Attributes
     ----------
@@ -442,10 +441,12 @@ class Candidates(NamedTuple):
         row numbers in the shard, gradients and features of the candidates.
     staying
         gradients of the shard's rows that stay in the working set.
-    least, most, inside, sums
-        extreme derivatives of the dual, number of free coefficients and sum of their derivatives, (groups,).
+    least, most
+        smallest derivative of the dual for coefficients that can rise, and largest for those that can fall, (groups,).
+    inside, sums
+        number of free coefficients, and sum of their derivatives, (groups,). A group is the rows with the same offset.
     capacity
-        slots of the shard's row cache.
+        number of slots of the shard's row cache.
     """
 
     rows: Rows
@@ -460,7 +461,7 @@ class Candidates(NamedTuple):
 
 
 def centred_plan(plan: Plan) -> Plan:
-    """Return ``plan`` with a centre of 0 to subtract, for rows that were already centred before they were sent."""
+    """Return the layout ``plan`` without a mean to subtract, for rows that were centred before they were sent."""
     return replace(plan, centre=np.zeros_like(plan.centre)) if plan.centre.any() else plan
 
 
@@ -470,9 +471,9 @@ def row_bytes(X: Data) -> int:
 
 
 class Shard:
-    """Hold rows X (n, d), dense or CSR, and their part of the problem on a device.
+    """Hold a part X (n, d) of all rows, dense or CSR, and its part of the problem on a device.
 
-    Row numbers are those of X. Raises ValueError if the rows need more memory than memory_limit.
+    Row numbers are indices of rows of X. Raises ValueError if the rows need more memory than memory_limit.
     """
 
     def __init__(self, stream: Stream, X: Data, kernel: Kernel, plan: Plan, dtype: str) -> None:
@@ -492,14 +493,14 @@ class Shard:
         """
         found = precision.measured(self.stream, self.gram.rows, self.kernel, self.X, self.plan)
         W, nbytes, after, reason = sizes(self.stream, self.gram, working_set, cache, n)
-        given = W, 0 if after else nbytes, reason  # no cache if it pays only after ``after`` rows were computed
+        given = W, 0 if after else nbytes, reason  # no cache if it saves time only after ``after`` computed rows
         return ShardInfo(found.sizes, found.extent, *given, row_bytes(self.X), self.gram.rows.describe())
 
     def load(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
-        """Load the shard's part of the problem with coefficients b (1, n), and set its gradients f to q.
+        """Load the shard's part of the problem with coefficients b (1, n), and set its gradients to the linear term q.
 
-        The caller must then add K b to f by :meth:`respond`. W: rows of a working set. cache_bytes: bytes of the row
-        cache. A further call must give the same W and cache_bytes.
+        The caller must then add K b by :meth:`respond`. W: rows of a working set. cache_bytes: bytes of the row cache.
+        Later calls must give the same W and cache_bytes.
         """
         self.state.load(problem, b, (b, problem.q))
         self._b = self.state.padded(b)  # coefficients (1, rows) in the device's order
@@ -532,9 +533,9 @@ class Shard:
             self._accumulate(change.X, change.weights, change.slots)
 
     def _accumulate(self, X: Data, weights: Vector, slots: Slots = NO_SLOTS) -> None:
-        """Add K(., X) times ``weights`` to the gradients f of the shard's rows, for rows X (m, d).
+        """Add K(., X) times ``weights`` to the gradients of the shard's rows, for given rows X (m, d).
 
-        If there are ``slots``, also store the kernel values in these slots of the row cache.
+        If ``slots`` are given, also store the kernel values in these slots of the row cache.
         """
         stream, m = self.stream, X.shape[0]
         plan = layouts.single_pass_plan(centred_plan(self.plan), X)
@@ -562,7 +563,7 @@ class Shard:
         return Candidates(chosen, f[ws], self.prepared(chosen), f[staying], *optimality, self.cache.capacity)
 
     def prepared(self, rows: Rows) -> Data:
-        """Return the rows of X with the row numbers ``rows``, minus the plan's centre and cast to ``self.dtype``."""
+        """Return the rows of X with the row numbers ``rows``, minus the layout's centre, cast to ``self.dtype``."""
         X, centre = self.X[rows], self.plan.centre
         return (centred(X, centre) if centre.any() else X).astype(self.dtype, copy=False)
 
@@ -571,12 +572,12 @@ class Shard:
         return self.X[rows]
 
     def respond(self, X: Data, weights: Vector) -> None:
-        """Add K(., X) times ``weights`` to the shard's gradients f, for rows X (m, d) from :meth:`prepared`."""
+        """Add K(., X) times ``weights`` to the shard's gradients, for rows X (m, d) that :meth:`prepared` returned."""
         with self.stream.scratch():
             self._accumulate(X, weights)
 
     def objective(self, rho: Vector) -> Vector:
-        """Return b'Kb, q'b + epsilon * sum |b|, and the losses at offsets rho: sums over the shard's rows, (3,)."""
+        """Return three sums over the shard's rows, (3,): b'Kb, q'b + epsilon * sum |b|, and losses at offsets rho."""
         with self.stream.scratch():
             return self.selection.sums(self.state.view, self.state.q, self.stream.wide(rho))
 
@@ -589,7 +590,7 @@ class Shard:
         self.state.replace(f[None])
 
     def exact(self, rows: Rows, support: Data, b: Vector) -> Vector:
-        """Return K(rows, support) b in float64, (1, rows), for coefficients b (1, m) of ``support`` (m, d)."""
+        """Return K(rows, support) b in float64, (1, rows), for rows ``support`` (m, d) with coefficients b (1, m)."""
         stream, c = self.stream, np.zeros((1, len(rows)))
         with stream.second_stream(stream.limit - stream.allocated) as own:
             step = max(1, CHECK_BYTES // row_bytes(self.X))

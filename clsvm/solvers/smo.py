@@ -1,11 +1,12 @@
-"""Run the outer loop of sequential minimal optimisation (SMO), for rows on one device or in several shards.
+"""Run the outer loop of sequential minimal optimisation (SMO), for rows on one device or on several.
 
-An outer iteration chooses a working set, solves the dual over it and updates the gradients f = K b + q. The iteration
-itself is in decomposition.py for one device, and in sharded.py for several.
+An outer iteration chooses a working set, solves the dual over it and updates the gradients f = K b + q. Here K is the
+kernel matrix, b are the coefficients, and q is the linear term of the dual. The iteration itself is in decomposition.py
+for one device, and in sharded.py for several.
 
 At a convergence check the host reads the KKT violation. If the violation is within tol, f is computed again in float64
-for all rows whose exact f could change that result. If the float64 violation is larger than tol, the loop continues
-from the float64 values.
+for all rows whose rounding errors could hide a larger violation. If the violation in float64 is larger than tol, the
+loop continues with the float64 values.
 """
 
 from abc import ABC, abstractmethod
@@ -23,15 +24,14 @@ from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
 
-# CLOSE: a solve within tol continues to the violation CLOSE * tol if this may save its float64 check.
-# CLOSE_CHECKS: a solve within tol continues for at most CLOSE_CHECKS convergence checks, to save its float64 check.
+# To avoid a float64 check, a solve within tol goes on to CLOSE * tol, for at most CLOSE_CHECKS convergence checks.
 CLOSE_CHECKS, CLOSE = 3, 0.6
 PATIENCE = 200  # smallest number of outer iterations without progress after which a solve counts as stalled
-MAX_CERTIFICATES = 20  # a solve counts as stalled after more than so many float64 checks that did not confirm it
+# A solve counts as stalled if more than MAX_CERTIFICATES float64 checks found that it has not converged.
+MAX_CERTIFICATES = 20
 # With at most FEW_ROWS rows, objectives are checked in float64 even if max_iter or max_time ended the solve.
 FEW_ROWS = 4096
-# The duality gap needs a pass over all rows, so it is not computed after every outer iteration.
-# The duality gap is computed after every few outer iterations, whose working sets together have about GAP_ROWS rows.
+# The duality gap needs a pass over all rows, so it is computed once for about GAP_ROWS rows of working sets.
 GAP_ROWS = 512
 # The parts of a solve that are timed: "free" is a Newton step, "gap" the objectives, "exact" the float64 check.
 PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")
@@ -39,7 +39,7 @@ PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact
 
 @dataclass(frozen=True)
 class Optimality:
-    """Hold the optimality state of a solve, as the host reads it at a convergence check.
+    """Hold extremes and sums of the dual's derivatives, which the host reads at a convergence check.
 
     A group is a set of coefficients whose sum the constraint fixes. Each group has an offset.
 
@@ -54,9 +54,9 @@ class Optimality:
     sums
         sum of the derivatives for the free coefficients, (groups,).
     steps
-        SMO iterations so far.
+        number of SMO iterations so far.
     rows
-        rows of K computed so far.
+        number of rows of K that were computed so far.
     """
 
     problem: Problem
@@ -77,7 +77,7 @@ class Optimality:
 
     @property
     def rho(self) -> Vector:
-        """Return each group's offset if sums of coefficients are fixed, else 0, (problems, groups)."""
+        """Return the offset of each group of coefficients with a fixed sum, or 0 if no sum is fixed."""
         if not self.problem.constraint.has_offset:
             return np.zeros((self.problem.problems, 1))
         return certificate.offsets(self.least, self.most, self.inside, self.sums)[None]
@@ -98,23 +98,23 @@ class History:
     outer
         outer iterations so far.
     close_checks
-        number of checks at which the solve continued although the violation was within tol.
+        number of checks at which the solve continued although the KKT violation was within tol.
     steps
-        SMO iterations at the last check; -1 after a float64 check replaced f, so that the solve cannot seem stalled.
+        SMO iterations at the last check; -1 if a float64 check has replaced the gradients since.
     best
-        smallest violation so far.
+        smallest KKT violation so far.
     best_at
         outer iteration of the smallest violation.
     level
-        dual objective at the last test for a stall. The test is made when the violation has not fallen for long.
+        dual objective when it was last tested whether the solve has stalled.
     certificates
         number of float64 checks after which the solve had to continue.
     exact_rows
-        rows computed in float64.
+        number of rows whose gradients were computed in float64.
     seconds
         seconds of each part of the solve, by the part's name.
     trace
-        points of violation and objectives at convergence checks.
+        list of points, each with KKT violation and objectives at a convergence check.
     """
 
     began: float = 0.0
@@ -132,12 +132,12 @@ class History:
     trace: list[Point] = field(default_factory=list)
 
     def add_seconds(self, part: str, since: float) -> None:
-        """Add the seconds since perf_counter() was ``since`` to the ``part`` of the solve."""
+        """Add the time since ``since``, a value of perf_counter(), to the seconds of a ``part`` of the solve."""
         self.seconds[part] += perf_counter() - since
 
 
 class Loop(ABC):
-    """Solve ``problem`` over n rows with working sets of W rows; subclasses implement the steps.
+    """Solve ``problem`` over n rows with working sets of W rows. Subclasses implement the outer iterations.
 
     A subclass calls :meth:`_begin` before it computes anything.
 
@@ -166,18 +166,18 @@ class Loop(ABC):
 
     @abstractmethod
     def _now(self) -> tuple[Problem, Vector, Vector]:
-        """Return the problem, the coefficients b and the gradients f, in the caller's order of rows.
+        """Return the problem, its coefficients and its gradients, in the caller's order of rows.
 
         The bounds and the linear term of the problem are rounded to the device's numbers.
         """
 
     @abstractmethod
     def _read(self) -> Optimality:
-        """Read the optimality state from the device."""
+        """Read from the device the numbers by which a convergence check judges the solve."""
 
     @abstractmethod
     def _step(self) -> None:
-        """Make one outer iteration: choose a working set, solve the dual over it, update the gradients f."""
+        """Make one outer iteration: choose a working set, solve the dual over it, and update the gradients."""
 
     @abstractmethod
     def _replace(self, f: Vector) -> None:
@@ -185,11 +185,11 @@ class Loop(ABC):
 
     @abstractmethod
     def _sums(self, rho: Vector) -> Vector:
-        """Return three sums (3,) for the objectives: b'Kb, q'b + epsilon * sum |b|, and the losses of the rows.
+        """Return three sums (3,) for the objectives: b'Kb, q'b + epsilon * sum |b|, and the sum of all rows' losses.
 
         b are the coefficients, K is the kernel matrix, and q the linear term of the dual.
 
-        rho: offsets (problems, groups) at which the losses are computed.
+        rho: offsets (problems, groups) at which the losses are computed. A group is the rows that have the same offset.
         """
 
     def _between_checks(self, optimality: Optimality) -> bool:
@@ -200,11 +200,11 @@ class Loop(ABC):
         return False
 
     def cleared(self) -> AbstractContextManager[None]:
-        """Return a context manager that may free buffers of outer iterations until its ``with`` block ends."""
+        """Return a context manager that may free device buffers. They are allocated again when its block ends."""
         return nullcontext()
 
     def run(self) -> Result:
-        """Iterate to the end of the solve. On Ctrl-C save the coefficients and raise KeyboardInterrupt."""
+        """Iterate until the solve ends, and return its result. On Ctrl-C, save the coefficients and raise the error."""
         try:
             return self._run()
         except KeyboardInterrupt:
@@ -225,14 +225,15 @@ class Loop(ABC):
             if not changed:
                 self._step()
                 history.outer += 1
-        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # a check of more rows takes long
+        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # with more rows, a check takes long
             self._check_float64(self._read().worst, np.inf)
         return self._result(status)
 
     def _converged(self) -> tuple[Status | None, bool]:
-        """Check convergence. Return two values: the status, None if the solve continues; whether the state changed.
+        """Check convergence. Return the status (None if the solve continues), and whether the state changed.
 
-        If a float64 check or a Newton step changed the state, another check comes before the next outer iteration.
+        The state changes if a float64 check replaced gradients, or if a Newton step was made. Convergence is then
+        checked again before the next outer iteration.
         """
         s, history, optimality = self.settings, self.history, self._read()
         violation, gap = optimality.worst, self._record_check(optimality)
@@ -253,9 +254,12 @@ class Loop(ABC):
         return None, self._between_checks(optimality)
 
     def _confirm(self, status: Status, violation: float) -> tuple[Status | None, bool]:
-        """Check in float64 a solve that reached ``status`` in its own dtype, at this ``violation``.
+        """Check in float64 whether a solve that ended with ``status`` in its own dtype has converged.
 
-        Return (status, False) if the solve ends. Return (None, True) if it continues, from gradients f in float64.
+        Return (status, False) if it has converged. Return (None, True) if it continues, from gradients in float64.
+        Return (STALLED, False) after more than MAX_CERTIFICATES checks.
+
+        violation: KKT violation before the check.
         """
         s, history, started = self.settings, self.history, perf_counter()
         if s.progress:
@@ -274,11 +278,11 @@ class Loop(ABC):
         return None, True
 
     def _check_float64(self, violation: float, tol: float, gap: bool = False) -> certificate.CheckResult:
-        """Check the coefficients b and gradients f in float64, and return the result of the check.
+        """Check the coefficients and gradients in float64, and return the result of the check.
 
-        The check computes f of some rows again in float64; these values replace f.
+        The check computes the gradients of some rows again in float64. The float64 values replace the old ones.
 
-        violation: KKT violation computed from f before the check.
+        violation: KKT violation before the check.
         tol: KKT violation to reach.
         gap: whether the duality gap may end the solve.
         """
@@ -292,10 +296,10 @@ class Loop(ABC):
         return check
 
     def _close_enough(self, violation: float) -> bool:
-        """Return whether a solve whose violation is within tol shall end at this ``violation``.
+        """Return whether a solve whose KKT violation is within tol shall end at this ``violation``.
 
-        Otherwise the solve continues to the violation CLOSE * tol, to save its float64 check. The solve ends if this
-        cannot save the check: ``violation`` needs none, or CLOSE * tol would need one too.
+        Some results need a check in float64. To continue to a violation of CLOSE * tol is worthwhile only if it avoids
+        the check. So return True if a result at ``violation`` needs no check, or if a result at CLOSE * tol needs one.
         """
         tol = self.settings.tol
         if self.check.exact is None or violation <= CLOSE * tol or self.dtype == "float64":
@@ -307,8 +311,8 @@ class Loop(ABC):
         """Return whether the solve has stalled.
 
         A solve has stalled if no SMO iteration was made since the last check. It has also stalled if for many outer
-        iterations neither the violation fell nor the dual objective rose. The violation alone may go up and down. If
-        rounding errors of K are very large for tol, a rise of the dual objective does not count.
+        iterations neither the KKT violation fell nor the dual objective rose. If rounding errors of K are very large
+        for tol, it has stalled even if the dual objective rose.
         """
         history = self.history
         if optimality.worst < 0.99 * history.best:
@@ -324,15 +328,15 @@ class Loop(ABC):
         return bool(history.outer) and optimality.steps == history.steps
 
     def _record_check(self, optimality: Optimality) -> float:
-        """Update trace and progress display; return the relative duality gap if it is due now, else nan.
+        """Update trace and progress display. Return the relative duality gap if it may end the solve now, else nan.
 
-        The gap is due after a fixed number of outer iterations, not of seconds, so that a repeated fit ends at the same
-        iteration.
+        The gap may end the solve after every k-th outer iteration, for a fixed number k. A repeated fit therefore ends
+        at the same iteration.
         """
         s, history, now = self.settings, self.history, perf_counter()
         every = max(1, GAP_ROWS // (self.W * self.sync)) * self.sync
         wanted = s.gap_tol is not None and history.outer % every == 0
-        # The trace gets about 20 points in the first second, then one whenever the elapsed time has grown by a tenth.
+        # The trace gets a point whenever the elapsed time has grown by a tenth plus 0.02 seconds.
         traced = s.reported and (not history.trace or now - history.began > 1.1 * history.trace[-1].seconds + 0.02)
         point = self._point(optimality, self._objectives(optimality.rho) if wanted or traced else None)
         if wanted or traced:
@@ -344,9 +348,10 @@ class Loop(ABC):
         return point.gap if wanted else float("nan")
 
     def _point(self, optimality: Optimality, objectives: tuple[float, float] | None) -> Point:
-        """Return the point of the trace for this optimality state.
+        """Return the point of the trace at a convergence check.
 
-        objectives: primal and dual objective, or None if they were not evaluated.
+        optimality: state of the solve at the check.
+        objectives: primal and dual objective, or None if they were not computed.
         """
         history, primal, dual, gap = self.history, *3 * (float("nan"),)
         if objectives:
@@ -355,7 +360,10 @@ class Loop(ABC):
         return Point(seconds, optimality.steps, history.outer, primal, dual, gap, optimality.worst, optimality.rows)
 
     def _objectives(self, rho: Vector) -> tuple[float, float]:
-        """Return the primal and the dual objective at offsets rho (problems, groups)."""
+        """Return the primal and the dual objective at the offsets rho (problems, groups).
+
+        A group is the rows that have the same offset.
+        """
         quadratic, linear, loss = self._sums(rho).tolist()
         primal = quadratic / 2 + loss
         if self.problem.constraint.has_offset:

@@ -1,12 +1,13 @@
 """Hold the state of a solve on the device, choose working sets, and make the OpenCL programs of solvers.
 
-:class:`State` holds the coefficients b, the gradients f = K b + q and the bounds. Rows are in the order in which
-the device stores them, with padding rows that take no part in any problem.
+:class:`State` holds the coefficients b, the bounds and the gradients f = K b + q of a dual problem. K is the kernel
+matrix, and q the linear term. Rows are in the order in which the device stores them. Padding rows among them belong to
+no problem.
 
-:class:`Selection` chooses working sets by counting violations of rows in a histogram, without sorting. The rows that
-stay from the last working set come first, then the rows with the largest violations. Half of the new rows have
-coefficients that can rise, and half have coefficients that can fall. In a problem without bias the new rows have the
-largest violations in either direction. No array of length n leaves the device.
+:class:`Selection` chooses working sets by a histogram of the rows' KKT violations, without sorting. The rows that stay
+from the last working set come first, then the rows with the largest violations. Half of the new rows have coefficients
+that should rise, and half have coefficients that should fall. In a problem without bias, the new rows have the largest
+violations of both kinds together. No array with a number for each row is sent to the host.
 """
 
 from collections.abc import Callable
@@ -28,10 +29,10 @@ from clsvm.opencl.stream import Buffer, Stream, join_arrays
 from clsvm.problem import Constraint, Problem, Vector
 from clsvm.solvers import certificate
 
-BINS = 2048  # bins of the histogram by which a working set is chosen
+BINS = 2048  # number of bins of the histogram of KKT violations by which a working set is chosen
 MAX_STEPS = 20  # the solve over a working set of W rows ends after at most MAX_STEPS * W SMO iterations
-SHRINK = 0.1  # the solve over a working set stops when the KKT violation has fallen to this share of its first value
-VECTOR_STATE = 64  # bytes of local memory for each row of a working set in the SIMD-style SMO kernel
+SHRINK = 0.1  # the solve over a working set ends when its KKT violation has fallen to SHRINK times the first value
+VECTOR_STATE = 64  # bytes of local memory that the SMO kernel for CPUs needs for each row of a working set
 
 
 def _cl(*names: str) -> str:
@@ -39,7 +40,7 @@ def _cl(*names: str) -> str:
 
 
 def subproblem_items(profile: Profile, working_set: int) -> int:
-    """Return the number of work-items of the kernel that solves the dual over a working set of this size."""
+    """Return the number of work-items that solve the dual over a working set of ``working_set`` rows."""
     return 1 if profile.style == "simd" else min(1 << working_set.bit_length() - 1, profile.smo_items)
 
 
@@ -48,9 +49,9 @@ def subproblem(
 ) -> Variant:
     """Return the program that solves the dual over a working set of ``working_set`` rows.
 
-    rows: OpenCL text that computes a row of Q when the program needs it, or None if the program gets all of Q. Q is the
-        matrix K among the working set. The text needs the profile's style "simd" (on CPUs), and the constraint BIAS or
-        NONE.
+    rows: OpenCL text that computes a row of Q, the kernel matrix among the working set, when the program needs the row.
+        None if the program gets all of Q. The text needs the profile's style "simd" (on CPUs), and the constraint BIAS
+        or NONE.
     """
     items = subproblem_items(profile, working_set)
     reductions = ("fold",) if profile.style == "simd" else ("argmin", "least")
@@ -68,7 +69,7 @@ def subproblem(
 
 
 def selection(profile: Profile, dtype: str, constraint: Constraint) -> Variant:
-    """Return the program with the kernels that choose working sets and plan the row cache."""
+    """Return the program with the OpenCL kernels that choose working sets, and slots of the row cache for rows of K."""
     options = [*record.options(profile, dtype), f"-DWG={profile.group}", f"-DBINS={BINS}"]
     options += ["-DNO_BIAS"] * (not constraint.has_offset)
     options += ["-DSPLIT"] * (constraint is Constraint.SPLIT)
@@ -77,27 +78,32 @@ def selection(profile: Profile, dtype: str, constraint: Constraint) -> Variant:
     return Variant(f"{', '.join(names)} {constraint.name.lower()} {dtype}", text, tuple(options), "extremes")
 
 
-RESPOND = 4  # a SIMD-style work-item of respond.cl computes RESPOND vectors of gradients f; must equal VECTORS there
+# On CPUs, a work-item of respond.cl computes RESPOND vectors of gradients. RESPOND must equal VECTORS in respond.cl.
+RESPOND = 4
 
 
 def respond(profile: Profile, dtype: str) -> Variant:
-    """Return the batch solver's OpenCL program that computes f = K b + q for coefficients b and linear terms q."""
+    """Return the OpenCL program that computes gradients f = K b + q of many small problems.
+
+    Each problem has its own kernel matrix K, coefficients b and linear term q.
+    """
     return Variant(f"respond {dtype}", sources.cl("solvers/respond"), (*record.options(profile, dtype),), "respond")
 
 
-SQUARE = 16  # carry.cl copies blocks of SQUARE x SQUARE values; must equal SIDE there
+SQUARE = 16  # carry.cl copies blocks of SQUARE x SQUARE values; must equal SIDE in carry.cl
 
 
 def carry(profile: Profile, dtype: str) -> Variant:
-    """Return the program with the kernels carry and mirror, which copy values within the tile Q of a working set.
+    """Return the program with two OpenCL kernels that copy values within Q, the kernel matrix among a working set.
 
-    carry copies the values among rows that the working set keeps. mirror copies half of the tile by symmetry.
+    ``carry`` moves the values among rows that stay from the last working set. ``mirror`` copies half of Q to the other
+    half by symmetry.
     """
     return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*record.options(profile, dtype),), "carry")
 
 
 def squares(profile: Profile, wide: int, high: int) -> tuple[tuple[int, int], tuple[int, int] | None]:
-    """Return the global and local work size by which a kernel of carry.cl covers wide x high values.
+    """Return the global and local work size of a kernel of carry.cl for a block of wide x high values.
 
     ``wide`` and ``high`` are multiples of SQUARE.
     """
@@ -107,9 +113,9 @@ def squares(profile: Profile, wide: int, high: int) -> tuple[tuple[int, int], tu
 
 
 def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
-    """Return a function that copies the computed half of a tile Q (W, W) to the other half.
+    """Return a function that copies the computed half of a symmetric kernel matrix Q (W, W) to the other half.
 
-    Its arguments are W, ``reused`` and Q. The square Q[:reused, :reused] is complete already.
+    The arguments of the function are W, ``reused`` and Q. The square Q[:reused, :reused] is complete already.
     """
     kernel = stream.variant(carry(stream.profile, dtype), "mirror")
     return lambda W, reused, Q: kernel(*squares(stream.profile, W, W - reused), W, reused, Q)
@@ -128,11 +134,11 @@ class Limits(NamedTuple):
     tol
         KKT violation at which the solve ends.
     shrink
-        the solve also ends when the KKT violation has fallen to this share of its first value.
+        the solve also ends when the KKT violation has fallen to ``shrink`` times its first value.
     steps
-        SMO iterations after which the solve ends.
+        largest number of SMO iterations over this working set.
     budget
-        SMO iterations that the problem may take over all working sets.
+        largest number of SMO iterations over all working sets of the problem together.
     """
 
     tol: np.float32
@@ -152,7 +158,7 @@ class Limits(NamedTuple):
 
 
 class SmoKernel:
-    """Run SMO iterations on working sets of up to W rows by an OpenCL kernel (subproblem_*.cl)."""
+    """Run SMO iterations on working sets of up to W rows, by an OpenCL kernel of subproblem_*.cl."""
 
     def __init__(
         self, stream: Stream, dtype: str, W: int, constraint: Constraint, rows: RowSource | None = None
@@ -163,11 +169,14 @@ class SmoKernel:
     def __call__(
         self, sets: int, n: Any, ws: Buffer, Q: Buffer, state: Any, limits: Limits, rows: Any = (), memory: Any = None
     ) -> None:
-        """Launch the kernel on ``sets`` working sets with the row numbers ``ws`` and the tiles Q.
+        """Launch the OpenCL kernel that makes SMO iterations, on several working sets at the same time.
 
-        n: number of rows of the problem; for coupled problems the pair (rows, problems).
+        sets: number of working sets.
+        n: number of rows of the problem. For Crammer and Singer's multiclass SVM, the pair (rows, classes).
+        ws: buffer with the row numbers of the working sets.
+        Q: buffer with the kernel matrix among each working set.
         state: buffers with gradients, coefficients, bounds, epsilon, changes of coefficients and counters.
-        rows: arguments from which the kernel computes rows of Q; empty if Q is given.
+        rows: arguments from which the kernel computes rows of Q when it needs them; empty if Q is given.
         memory: scratch memory of the kernel, by default local memory.
         """
         memory = memory or local(VECTOR_STATE * self._W if self._items == 1 else 8)
@@ -175,10 +184,10 @@ class SmoKernel:
 
 
 class View(NamedTuple):
-    """Hold the device buffers that the choice of a working set reads.
+    """Hold the device buffers from which a working set is chosen.
 
-    f, b, lo, hi: gradients, coefficients and bounds, each (problems, n).
-    epsilon: one number, the factor of |b| in the dual.
+    f, b, lo, hi: gradients, coefficients, lower and upper bounds, each (problems, n).
+    epsilon: a single number, the factor of |b| in the dual.
     """
 
     f: Buffer
@@ -191,8 +200,8 @@ class View(NamedTuple):
 class State:
     """Hold the bounds, linear terms q, gradients f and coefficients b of P problems over n rows on the device.
 
-    n counts padding rows too. Each array has P x n numbers of 8 bytes: doubles, or pairs of float32 if the device lacks
-    doubles.
+    n counts padding rows too. Each array has P x n numbers of 8 bytes: float64 numbers, or pairs of float32 numbers if
+    the device has no double precision.
     """
 
     def __init__(self, stream: Stream, gram: Operator, problems: int) -> None:
@@ -203,10 +212,11 @@ class State:
     def load(self, problem: Problem, start: Vector, known_gradient: tuple[Vector, Vector] | None) -> Vector:
         """Load ``problem`` with its coefficients at the start.
 
-        Return the coefficients d (P, n) for which the caller must still add K d to the gradients f.
+        The gradients on the device are those of ``known_gradient``. Return the difference d between ``start`` and the
+        coefficients of ``known_gradient``: the caller must add K d to the gradients, for the kernel matrix K.
 
-        start: coefficients (P, n) in the caller's order of rows.
-        known_gradient: coefficients near ``start`` and their gradients f, or None.
+        start: coefficients in the caller's order of rows, for each problem and row.
+        known_gradient: coefficients near ``start`` and their gradients. None stands for coefficients of 0.
         """
         lo, hi, rounded_q = map(self.stream.round_wide, (problem.lo, problem.hi, problem.q))
         self._rounded = replace(problem, lo=lo, hi=hi, q=rounded_q, start=None)  # numbers rounded as on the device
@@ -218,28 +228,28 @@ class State:
         return start - known_b
 
     def padded(self, values: Vector) -> Vector:
-        """Return ``values`` in the device's order of rows, with zeros for padding rows, (P, n).
+        """Return ``values`` in the device's order of rows, with 0 for padding rows.
 
-        values: a number for each problem and row, in the caller's order of rows without padding, (P, rows).
+        values: numbers in the caller's order of rows, (problems, rows).
         """
         padded = np.zeros((self.P, self.n))
         padded[:, self.gram.rows.position] = values
         return padded
 
     def replace(self, f: Vector) -> None:
-        """Replace the gradients by f (P, n), in the caller's order of rows."""
+        """Replace the gradients by f (problems, rows), in the caller's order of rows."""
         self.stream.write_wide(self.f, self.padded(f))
 
     def coefficients(self) -> Vector:
-        """Return the coefficients b (P, n) in the caller's order of rows."""
+        """Return the coefficients of all problems, (problems, rows), in the caller's order of rows."""
         return self.stream.read_wide(self.b, (self.P, self.n))[:, self.gram.rows.position]
 
     def gradients(self) -> Vector:
-        """Return the gradients f (P, n) in the caller's order of rows."""
+        """Return the gradients of all problems, (problems, rows), in the caller's order of rows."""
         return self.stream.read_wide(self.f, (self.P, self.n))[:, self.gram.rows.position]
 
     def now(self) -> tuple[Problem, Vector, Vector]:
-        """Return the problem, the coefficients b and the gradients f, both (P, n), in the caller's order of rows.
+        """Return the problem, its coefficients and its gradients, both (problems, rows), in the caller's order of rows.
 
         The bounds and the linear term of the problem are rounded to the device's numbers.
         """
@@ -248,10 +258,11 @@ class State:
         return self._rounded, self.coefficients(), f
 
     def respond(self, b: Vector, panel: Panel) -> None:
-        """Add K b to the gradients f, for coefficients b (P, n) in the caller's order of rows.
+        """Add the product K b to the gradients.
 
-        The rows with b != 0 are the right-hand rows of products. A product takes as many of them as fit in ``panel``,
-        or more if all of K is on the device.
+        b: numbers in the caller's order of rows, (problems, rows).
+        panel: buffer for rows of X with b != 0. A product takes as many of these rows as the buffer can hold, or more
+            if all of K is on the device.
         """
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
         max_vectors = (s.limit - s.allocated) // (2 * (8 * self.P + 4)) if gram.whole else 0
@@ -269,23 +280,25 @@ class State:
 
 
 def _chunks(profile: Profile, n: int) -> int:
-    # A chunk has at least ``least`` rows, since each chunk needs memory for a histogram of BINS bins.
+    # A chunk of rows has at least ``least`` rows, because each chunk needs memory for a histogram of BINS bins.
     least = BINS if profile.style == "simd" else max(64, 2 * profile.group)
     return max(1, min(profile.chunks, n // least))
 
 
 class Selection:
-    """Choose a working set of W rows from n rows; kernels scan the n rows in chunks. Call :meth:`clear` first.
+    """Choose a working set of W rows from n rows. Call :meth:`clear` first.
+
+    The OpenCL kernels scan the n rows in chunks, one for each work-group.
 
     Attributes
     ----------
     numbers, places
-        extremes of the dual's derivatives in each chunk of rows, and the rows that have them, at the last
-        :meth:`find_extremes` (extremes.cl).
+        extremes of the dual's derivatives in each chunk of rows, and the rows that have the extremes, at the last call
+        of :meth:`find_extremes` (extremes.cl).
     counters
-        the solve's counters (4,), which the host reads together with ``numbers`` and ``places``.
+        counters of the solve (4,), which the host reads together with ``numbers`` and ``places``.
     ws
-        row numbers of the working set, -1 for no row. There is memory for ``stride`` row numbers, and W are used.
+        row numbers of the working set, -1 for no row. It has room for ``stride`` row numbers, and W are used.
     """
 
     def __init__(self, gram: Operator, constraint: Constraint, W: int, stride: int | None = None) -> None:
@@ -297,7 +310,7 @@ class Selection:
         self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
         self.in_set, self.ws = stream.buffer(n), stream.buffer(4 * self.stride)
         sizes = 2 * BINS * self.chunks, 2 * BINS, 4, 4 * self.chunks
-        self._histogram = tuple(stream.zeros(4 * size) for size in sizes)  # counts, totals, ends, shares of count.cl
+        self._histogram = tuple(stream.zeros(4 * size) for size in sizes)  # counts, totals, ends, shares: see count.cl
         shape = self.chunks, constraint.groups, 4
         initial = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros(4, np.int64)
         self._extremes = join_arrays(stream, initial)
@@ -310,52 +323,57 @@ class Selection:
 
     @staticmethod
     def nbytes(profile: Profile, n: int, W: int) -> int:
-        """Return the approximate bytes on the device for choosing a working set of W rows from n rows."""
+        """Return the approximate bytes on the device that the choice of a working set of W rows from n rows needs."""
         return n + 4 * W + 8 * BINS * _chunks(profile, n)
 
     def clear(self) -> None:
-        """Empty the working set. This is also needed after an iteration was interrupted."""
+        """Empty the working set. This is needed at the start, and after an interrupted outer iteration."""
         self.stream.clear(self.in_set, self.n)
         self.stream.write(self.ws, np.full(self.stride, -1, np.int32))
         self.stream.clear(self._histogram[1], 4 * 2 * BINS)
 
     def over_rows(self, kernel: Any, *arguments: Any) -> None:
-        """Launch a kernel over the n rows, with a work-group for each chunk of rows."""
+        """Launch an OpenCL kernel over the n rows, with a work-group for each chunk of consecutive rows."""
         group = self.stream.profile.group
         kernel((group * self.chunks,), (group,), self.n, self.chunk, *arguments)
 
     def find_extremes(self, view: View) -> None:
-        """Compute the optimality state at the gradients f and coefficients b of ``view``.
+        """Compute extremes and sums of the dual's derivatives, from the gradients and coefficients of ``view``.
 
-        This is the dual's smallest and largest derivative, and the sum of its derivatives for free coefficients.
+        The extremes are the smallest derivative among coefficients that can rise, and the largest among coefficients
+        that can fall. The sums are over free coefficients.
         """
         self.over_rows(self._k["extremes"], view, self.numbers, self.places)
 
     def sums(self, *arguments: Any, kernel: Any = None) -> Vector:
-        """Return three sums over all rows, from which the host computes the objectives: quadratic, linear and loss.
+        """Return three sums over all rows for the objectives: quadratic terms, linear terms and losses.
 
-        arguments: the leading arguments of the OpenCL kernel.
-        kernel: OpenCL kernel that computes the sums, by default "objective". Its formulas stand in extremes.cl.
+        arguments: inputs of the OpenCL kernel.
+        kernel: OpenCL kernel that computes the sums, by default "objective" of extremes.cl, which has the formulas.
         """
         self.over_rows(kernel or self._k["objective"], *arguments, self._sums)
         return np.asarray(self.stream.read_wide(self._sums, (self.chunks, 3)).sum(axis=0))
 
     def merge_extremes(self, least: Vector, most: Vector) -> None:
-        """Merge the extreme derivatives of other shards into those of this shard, by which :meth:`choose` works.
+        """Include rows on other devices in the extreme derivatives by which :meth:`choose` finds violating rows.
 
-        least: smallest derivatives (groups,) among coefficients of other shards that can rise.
-        most: largest derivatives (groups,) among coefficients of other shards that can fall.
+        A group is the rows that have the same offset.
+
+        least: smallest derivative of the dual in each group, (groups,), among coefficients that can rise, for the rows
+            on other devices.
+        most: largest derivative of the dual in each group, (groups,), among coefficients that can fall, for the rows on
+            other devices.
         """
         numbers, places, counters = self.read_extremes()
         lower, higher = least < numbers[0, :, 0], most > numbers[0, :, 1]
         numbers[0, lower, 0], numbers[0, higher, 1] = least[lower], most[higher]
-        places[0, lower, 0] = places[0, higher, 1] = np.iinfo(np.int32).max  # no row of this shard
+        places[0, lower, 0] = places[0, higher, 1] = np.iinfo(np.int32).max  # stands for a row on another device
         self._extremes.write(self.stream, (self.stream.as_wide(numbers), places, counters))
 
     def choose(self, view: View, stay: int) -> None:
         """Keep the first ``stay`` rows of the working set and choose all others, in two passes over n rows (count.cl).
 
-        Call :meth:`find_extremes` before, with the same f and b.
+        Call :meth:`find_extremes` before, with the same gradients and coefficients in ``view``.
         """
         quota, group = (self.W - stay) // self._directions, self.stream.profile.group
         counts, totals, ends, shares = self._histogram
@@ -367,21 +385,22 @@ class Selection:
         self.over_rows(self._k["collect"], view, self.in_set, chosen)
 
     def read_extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
-        """Read the optimality state that extremes.cl computed, and the counters of the solve.
+        """Read what extremes.cl computed for each chunk of rows, and the counters of the solve; return three arrays.
 
-        Return three arrays. The first two have the shape (chunks, groups, 4), with an unused number at the end. The
-        first has the smallest and largest derivative, and the sum of the free coefficients' derivatives. The second has
-        the rows of these two derivatives, and the number of free coefficients. The third has the counters (4,).
+        The first array has the dual's smallest and largest derivative, and the sum of derivatives for free
+        coefficients. The second has the rows of the smallest and largest derivative, and the number of free
+        coefficients. Both have the shape (chunks, groups, 4), and the last of four numbers is unused. A group is the
+        rows that have the same offset. The third array has the counters (4,).
         """
         numbers, places, counters = self._extremes.read(self.stream)
         return self.stream.narrow(numbers), places, counters
 
     def optimality(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
-        """Read the optimality state over all chunks of rows, and the solve's counters (:meth:`KernelRows.counters`).
+        """Read four arrays (groups,) about the optimality of the solve, and its counters (:meth:`KernelRows.counters`).
 
-        The state has four arrays (groups,), with a number for each group of rows that share an offset. Two are
-        derivatives of the dual: the smallest among coefficients that can rise, and the largest among coefficients that
-        can fall. The others are the number of free coefficients and the sum of their derivatives.
+        A group is the rows that have the same offset. The numbers of the first two arrays are derivatives of the dual:
+        the smallest among coefficients that can rise, and the largest among coefficients that can fall. The third is
+        the number of free coefficients, and the fourth the sum of their derivatives.
         """
         numbers, places, counters = self.read_extremes()
         least, most = numbers[..., 0].min(axis=0), numbers[..., 1].max(axis=0)

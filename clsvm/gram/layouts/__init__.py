@@ -1,6 +1,6 @@
-"""Choose how rows of X are laid out on a device, and lay them out.
+"""Choose the layout in which a device stores rows of X, and store rows on the device.
 
-:func:`choose` returns a :class:`Plan` by the estimated cost of each layout, and :func:`build` lays out rows by a plan.
+:func:`choose` returns a :class:`Plan` by the estimated cost of each layout, and :func:`build` stores rows by a plan.
 Other functions adapt a plan to rows that are read only once, or of which each product takes a subset.
 
 LAYOUTS holds one record for each layout. A new layout needs a module in this folder, kernel templates, its record in
@@ -26,10 +26,10 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, BITS, CSR, CLUSTERED, HYBRID, INVERTED)}
-# gathered_plan replaces dense rows by CSR if a value of K then costs less than this share of its cost with dense rows
+# gathered_plan replaces "dense" by "csr" if a value of K costs less than this share of its cost in the layout "dense"
 SOONER = 0.8
 _SAMPLE = 2048  # number of rows from which the density of columns is estimated
-# The mean that is subtracted from dense rows is that of about this many rows, or of all rows if there are outliers.
+# The mean of about this many rows is subtracted from dense rows. If these rows have outliers, the mean of all rows is.
 _MEANT = 8192
 _FAR = 1e4  # a row is an outlier if its squared norm exceeds this multiple of the median squared norm
 
@@ -42,14 +42,14 @@ def names(spec: Spec) -> tuple[str, ...]:
 def choose(
     profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: int | str = "auto", all_rows: bool = False
 ) -> Plan:
-    """Return the plan by which rows X (n, d) are laid out in the layout ``kind``.
+    """Return the plan by which a device stores rows X (n, d) in the layout ``kind``.
 
     "auto" stands for the layout of least cost, by the costs in ``profile``. ``working`` is the expected number of
-    right-hand rows U of a product K(X, U), or "auto". ``all_rows`` says that the plan is only for rows of X. The layout
-    "bits" needs this, since other rows may have entries other than 0 and 1.
+    right-hand rows U of a product K(X, U); "auto" means WORKING. ``all_rows`` says that the plan is only for rows of X.
+    The layout "bits" needs ``all_rows``, since other rows may have entries other than 0 and 1.
 
-    If K depends on x - y alone, the mean of the rows is subtracted from them. For rows far from 0, float32 would
-    compute |x - y|^2 poorly. Sparse layouts subtract the mean only from columns without a zero.
+    If K depends on x - y alone, the plan subtracts the mean of the rows from each row. Otherwise float32 would compute
+    |x - y|^2 poorly for rows far from 0. Sparse layouts subtract the mean only from columns without a zero.
 
     Raises ValueError if the kernel function cannot use the layout, or if the layout cannot hold these rows.
     """
@@ -82,9 +82,9 @@ def choose(
 def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
     """Return ``plan`` adapted to rows X (n, d) that are read only once, or of which each product takes a subset.
 
-    The layout "inverted" is replaced by "hybrid", and "clustered" by "dense", because their setup would not pay off.
-    "bits" is replaced by "dense" too, because X may have entries other than 0 and 1. If X is sparse and dense float64
-    rows would exceed ``limit`` bytes, "csr" replaces "clustered" and "bits" instead.
+    "hybrid" replaces the layout "inverted", and "dense" replaces "clustered", because their setup would not pay off.
+    "dense" also replaces "bits", because X may have entries other than 0 and 1. If X is sparse and would take
+    more than ``limit`` bytes as dense float64 rows, "csr" replaces "clustered" and "bits" instead.
     """
     layout, large = LAYOUTS[plan.kind], sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > limit
     stays = layout.in_order and not layout.binary
@@ -92,10 +92,10 @@ def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
 
 
 def unrestricted_plan(plan: Plan) -> Plan:
-    """Return a plan for rows of any entries, such as rows to predict.
+    """Return ``plan`` adapted to rows of any entries, such as rows to predict.
 
-    A plan for bits, which hold only the entries 0 and 1, gets the cheapest layout of "dense", "csr" and "clustered".
-    Other plans are returned unchanged.
+    The layout "bits" stores only the entries 0 and 1. The cheapest of "dense", "csr" and "clustered" replaces it. Plans
+    for other layouts are returned unchanged.
     """
     if not LAYOUTS[plan.kind].binary:
         return plan
@@ -104,11 +104,14 @@ def unrestricted_plan(plan: Plan) -> Plan:
 
 
 def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False) -> Plan:
-    """Return ``plan`` adapted to rows X (n, d) of which many products each take a subset.
+    """Return ``plan`` adapted to many products that each use only some rows of X (n, d).
 
-    The result is that of :func:`single_pass_plan` with the same ``limit``, with two exceptions. "csr" replaces "dense"
-    if a value of K then costs much less. If the user chose no layout (``free``), "csr" also replaces "inverted" when no
-    column is worth storing densely.
+    The layout is that of :func:`single_pass_plan`, with two exceptions. "csr" replaces "dense" if a value of K costs
+    much less with "csr". "csr" also replaces "inverted" if the user left the choice of the layout free and no column is
+    worth storing densely.
+
+    ``free`` says that the user left the choice free. ``limit`` is the largest size in bytes, as dense float64 rows,
+    of sparse rows for which "dense" replaces another layout.
     """
     other = single_pass_plan(plan, X, limit)
     sooner = plan.whole.get(CSR.name, np.inf) < SOONER * plan.whole.get(DENSE.name, 0.0)
@@ -120,29 +123,30 @@ def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False
 def cheaper_plan(plan: Plan, X: Data) -> Plan:
     """Return ``plan`` or the plan of :func:`single_pass_plan`, whichever has the lower estimated cost of a value of K.
 
-    Checks in float64 use this plan, since a layout that the user chose may be slow.
+    Checks in float64 use the returned plan, since the layout that the user chose for a fit may be slow.
     """
     return min(plan, single_pass_plan(plan, X, 0.0), key=lambda one: plan.costs.get(one.kind, np.inf))
 
 
 def streamed_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
-    """Return ``plan`` adapted to rows X (n, d) that are laid out anew in each pass over the data.
+    """Return ``plan`` adapted to rows X (n, d) that each pass over the data copies to the device again.
 
-    Hybrid and inverted rows become CSR, because separating dense from sparse columns takes longer than it saves.
-    Other layouts change as in :func:`single_pass_plan` with the same ``limit``.
+    "csr" replaces the layouts "hybrid" and "inverted", because separating dense from sparse columns takes longer than
+    it saves. Other layouts change as in :func:`single_pass_plan`. ``limit`` is the largest
+    size in bytes, as dense float64 rows, of sparse rows for which "dense" replaces another layout.
     """
     return _as(plan, CSR.name) if LAYOUTS[plan.kind].splits else single_pass_plan(plan, X, limit)
 
 
 def _as(plan: Plan, kind: str) -> Plan:
-    """Return ``plan`` with the layout ``kind``. For CSR, keep the order of columns, but store none of them densely."""
+    """Return ``plan`` with the layout ``kind``. For "csr", keep the order of columns, but store no column densely."""
     if plan.partition and kind == CSR.name:
         plan = replace(plan, partition=replace(plan.partition, dense=0))
     return replace(plan, kind=kind)
 
 
 def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
-    """Lay out the rows of an array or CSR matrix X (n, d) on the device, in ``dtype``, as ``plan`` says.
+    """Store the rows of an array or CSR matrix X (n, d) on the device in ``dtype``, in the layout of ``plan``.
 
     Raises ValueError if the device lacks the dtype, if the memory budget cannot hold the rows, or if a row's squared
     norm exceeds the range of the dtype. Raises DeviceError if the device fails.
@@ -150,7 +154,7 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
     if stream.profile.lacks(dtype):
         raise ValueError(f"dtype 'float64' needs a device with double precision, {stream.info} has none; use 'float32'")
     centre = plan.centre
-    # this device has no doubles (it adds pairs of floats instead), so the host subtracts the centre
+    # the device has no doubles (it adds pairs of floats instead), so the host subtracts the vector ``centre``
     if stream.profile.wide == "pair" and (X.dtype != np.float32 or centre.any()):
         X, plan = centred(X, centre).astype(np.float32), replace(plan, centre=np.zeros_like(centre))
     return LAYOUTS[plan.kind].build(stream, X, plan, dtype)
@@ -162,11 +166,12 @@ def row_bytes(plan: Plan, X: Data, itemsize: int) -> int:
 
 
 def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the estimated cost of a value of K by layout name, without and with the cost of laying out the rows.
+    """Return two dictionaries by layout name: the cost of a value of K, and this cost with a share of the setup.
 
-    Each of these two results is a dictionary. A fit computes about n values of K with each row. So the second result
-    adds 1 / n of the cost of laying out a row. With ``auto``, the clustered layout is left out if this addition alone
-    exceeds the whole cost of another layout. This saves the estimate of the rest of its cost, which takes long.
+    The setup converts the rows to the layout. A fit of n rows computes about n values of K with each row. The second
+    dictionary therefore adds 1 / n of the cost of converting a row. ``offered`` holds the names of layouts. The
+    rest of the cost of the layout "clustered" takes long to estimate. With ``auto``, "clustered" is therefore left out
+    if its share of the setup alone exceeds the whole cost of another layout.
     """
     costs: dict[str, float] = {}
     whole: dict[str, float] = {}
@@ -188,7 +193,7 @@ def _density(X: Data) -> NDArray[np.float64]:
 
 
 def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return a mask (d,) of the columns without a zero. Subtracting their mean adds no entries to sparse rows."""
+    """Return a mask (d,) of the columns without a zero, whose mean can be subtracted without adding entries."""
     full: NDArray[np.bool_] = density == 1
     if full.any():
         full[full] = partition.counts(X[:, full]) == X.shape[0]
@@ -198,7 +203,7 @@ def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
 def _mean(X: Data, columns: NDArray[np.bool_]) -> NDArray[np.float64]:
     if sp.issparse(X):
         return (np.bincount(X.indices, X.data, minlength=X.shape[1]) / X.shape[0])[columns]  # bincount sums in float64
-    if (step := X.shape[0] // _MEANT) > 1:  # average a sample of the rows; if it has an outlier, all rows
+    if (step := X.shape[0] // _MEANT) > 1:  # average a sample of the rows, or all rows if the sample has an outlier
         some = X[::step]
         with np.errstate(over="ignore"):
             sizes = np.einsum("ij,ij->i", some, some)

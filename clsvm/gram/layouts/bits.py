@@ -1,12 +1,13 @@
-"""Store rows of 0 and 1 with a bit for each feature, in lane groups of V rows.
+"""Store rows of 0 and 1 with a bit for each feature.
 
-A lane group is V rows whose words stand side by side. Group g begins at word at[g]:
+The bits of a row are in words of B bits, 32 for the dtype float32 and 64 for float64. V rows whose words stand
+interleaved are a lane group. Lane group g begins at index at[g] of the array ``values``:
 
     feature j of row number r of group g is bit j % B of values[at[g] + (j / B) * V + r], with j / B rounded down.
 
-A word has B bits, 32 for float32 and 64 for float64. The inner product of two rows is the number of features that both
-have, an exact integer. Products run the kernels of dense rows (lanes.py). The macro BIT_ROWS makes these kernels count
-common bits instead of adding products (templates/gram/kernel_function.mako).
+The inner product of two rows is the number of features that both rows have, an exact integer. Products run the kernels
+of dense rows (lanes.py). The macro BIT_ROWS makes the kernels count common bits instead of adding products
+(templates/gram/kernel_function.mako).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
-_STEP = 1 << 14  # about this many entries of X are tested at a time, so that they stay in the first-level cache
+_STEP = 1 << 14  # number of entries of X that are tested at a time, so that they stay in the first-level cache
 
 
 def binary(X: Data) -> bool:
@@ -38,13 +39,13 @@ def binary(X: Data) -> bool:
 
 
 def words(d: int, dtype: str) -> int:
-    """Return the number of words that hold the bits of d features. A word has the size of a value of ``dtype``."""
+    """Return the number of words that hold d bits, one for each feature. A word has the size of a ``dtype`` value."""
     return max(1, -(-d // (8 * np.dtype(dtype).itemsize)))
 
 
 @dataclass(frozen=True)
 class BitRows(LaneRows):
-    """Hold rows of 0 and 1 on the device, with a bit for each feature, in lane groups of V rows side by side."""
+    """Hold rows of 0 and 1 on the device, with a bit for each feature. The words of V rows stand interleaved."""
 
     @property
     def length(self) -> int:

@@ -1,21 +1,22 @@
-"""Store rows with few entries: the layouts csr, hybrid and inverted.
+"""Store rows with few nonzero entries in one of three layouts: csr, hybrid and inverted.
 
-    csr: compressed sparse rows.
+    csr: compressed sparse rows (CSR).
     hybrid: the densest columns are stored densely (zeros included), and the entries of other columns in CSR.
-    inverted: hybrid rows and an inverted index of their CSR entries.
+    inverted: as hybrid, and with an inverted index of the CSR entries.
 
-A panel is the buffer of the right-hand rows U of a product K(X, U). Here it holds one block of rows U at a time, and
-only the features that occur in these rows. Each product copies the blocks anew (cl_kernels/gram/scatter.cl).
+A product K(X, U) has the kernel values between rows X and right-hand rows U. In the three layouts the buffer of U, the
+panel, holds one block of rows U at a time, and only the features that occur in the block. Each product copies the
+blocks anew (cl_kernels/gram/scatter.cl).
 
-In all three layouts a value of K is summed over the densely stored columns first, and then over the other columns in
-their order. So values have the same bits in each layout, if the order of columns is the same (partition.Partition).
+Each layout sums over the densely stored columns first, and then over the other columns in their order. If the order of
+columns is the same, kernel values have the same bits in all three layouts.
 
-The inverted index lists, for each column, the rows of X that have an entry in it. For a right-hand row a product then
-reads only the columns in which that row has entries. The other two layouts read all entries of X. So the index saves
-most of the work if few rows share a column. X is cut into blocks of so few rows that a cache holds the sums of a
-right-hand row with all rows of a block.
+An inverted index lists, for each column, the rows of X that have an entry in the column. For a right-hand row u, a
+product reads only the columns in which u has entries. The layouts csr and hybrid read all entries of X. An index saves
+most of the work if few rows share a column. X is divided into blocks of rows, each with an index of its own. A cache
+holds the sums of u with all rows of a block.
 
-Only CPUs use an inverted index. Other devices lay out such rows as hybrid.
+Only CPUs use an inverted index. Other devices store rows as hybrid instead.
 
 References: Zobel and Moffat 2006, inverted indices of text retrieval; Gustavson 1978, the product of two sparse
 matrices row by row.
@@ -47,18 +48,18 @@ from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
-ORDERED = 8192  # if X has more columns than this, CSR sorts them by falling number of entries, to use caches better
-VALUE = 1.4  # cost of computing the kernel function and storing its value, as a multiple of the profile's value_cost
-CONVERTED = 1000.0  # converting a dense row to CSR costs this many multiply-adds of dense rows for each of its columns
-# A block is a group of right-hand rows U of a product K(X, U). It is copied as a whole into a buffer, the panel.
-LINE = 12000.0  # cost of copying one feature of a block's rows into the panel, in multiply-adds of dense rows
-CACHED = 4096  # a CPU's second-level cache holds this many features of a block of 64 right-hand rows
-# An entry of X costs 1 + FAR times as much if the cache does not hold its feature of the right-hand rows.
+ORDERED = 8192  # the layout csr renumbers more columns than this by falling number of entries, to use caches better
+VALUE = 1.4  # cost of the kernel function and of storing its value, as a multiple of value_cost in the device's profile
+CONVERTED = 1000.0  # cost of converting a dense row to CSR, for each column, in multiply-adds of dense rows
+# A block is a group of right-hand rows U of a product K(X, U). A block is copied as a whole into a buffer.
+LINE = 12000.0  # cost of copying a feature of a block of the rows U of K(X, U), in multiply-adds of dense rows
+CACHED = 4096  # a CPU's second-level cache holds this many features of a block of 64 rows U of K(X, U)
+# For K(X, U), an entry X[i, j] costs 1 + FAR times as much if the cache does not hold feature j of the rows U.
 FAR = 3.0
-TEAM_ITEMS = 256  # work-items of a work-group
-# Costs of storing some columns densely, zeros included:
-MADE = 1.05  # factor on the cost of a value of K, which stands for the time to split columns into dense and sparse
-BEGUN = 0.5  # added to the cost of each value of K if any columns are stored densely, as a multiple of value_cost
+TEAM_ITEMS = 256  # number of work-items in a work-group
+# Costs of storing the densest columns of sparse rows densely, zeros included:
+MADE = 1.05  # factor on the cost of a value of K, for the time to separate dense columns from sparse ones
+BEGUN = 0.5  # added to the cost of a value of K if columns are stored densely, in units of the profile's value_cost
 
 
 class Entries(NamedTuple):
@@ -104,17 +105,17 @@ class CsrRows(Rows):
         return super().describe() + f", {self.dense.number} columns whole" * (self.dense.number > 0)
 
     def entries(self, rows: int) -> int:
-        """Return the number of CSR entries of the ``rows`` longest rows together."""
+        """Return the total number of CSR entries in the ``rows`` rows with the most entries."""
         return int(self.lengths[:rows].sum())
 
 
 class PanelRows(NamedTuple):
-    """Name the rows of X that a panel holds as the right-hand rows U of a product K(X, U).
+    """Name the rows of X that are the right-hand rows U of a product K(X, U). Each product copies them.
 
     Attributes
     ----------
     csr
-        the entries of all rows of X.
+        the CSR entries of all rows of X.
     dense
         the columns of X that are stored densely.
     norms
@@ -134,14 +135,17 @@ class PanelRows(NamedTuple):
 
 @dataclass
 class PanelBlock:
-    """Map features to lines of a block of right-hand rows U of K(X, U). A line holds one feature of all these rows.
+    """Say where a block of the right-hand rows U of K(X, U) stores each feature.
+
+    The block consists of lines. A line holds one feature of all rows of the block.
 
     Attributes
     ----------
     line_of
-        buffer (d,). If line_of[j] > base, feature j is in line line_of[j] - base. Otherwise no row of the block has it.
+        int32 buffer with a number for each feature j that is not stored densely. If line_of[j] > base, line
+        line_of[j] - base holds feature j. Otherwise no row of the block has feature j.
     base
-        a number that grows from block to block. So the numbers that earlier blocks left in line_of are at most base.
+        a number that grows from block to block. Numbers that earlier blocks left in line_of are at most ``base``.
     """
 
     line_of: Buffer
@@ -155,7 +159,7 @@ class CsrReader(Reader):
         super().__init__(layout, stream, rows, kernel)
         self._sparse = rows.d - rows.dense.number
         self._line_bytes = 4 * max(1, self._sparse)
-        if kernel.spec.element:  # K(x, y) = f(sum_j e(x_j, y_j)) needs each row's sum_j e(0, x_j), and no norms
+        if kernel.spec.element:  # K(x, y) = f(sum_j e(x_j, y_j)) needs sum_j e(0, x_j) of each row, and no norms
             self.norms = stream.buffer(self.real.itemsize * rows.n_pad)
             made = stream.variant(zero_sums(kernel.spec, rows.dtype, stream.profile, rows.d))
             given = rows.csr.indptr, rows.csr.data, self._sparse, self.norms, kernel.scalars(rows.dtype)
@@ -179,10 +183,10 @@ class CsrReader(Reader):
         return super().panel_bytes(capacity) + self._line_bytes
 
     def values_bytes(self, capacity: int) -> int:
-        """Return the bytes of one block of right-hand rows U of K(X, U). A panel holds one block at a time.
+        """Return the size in bytes of a panel, a buffer that holds one block of the rows U of K(X, U) at a time.
 
         A block has a line of values for each densely stored column, and for each other feature that its rows can have.
-        All features that none of its rows has share a line of zeros.
+        One line of zeros stands for every feature that no row of the block has.
         """
         r, width = self.rows, self.layout.width(self.stream.profile, self.rows.dtype, shape_class(capacity))
         lines: int = 1 + r.dense.number + min(self._sparse, r.entries(width))
@@ -195,17 +199,17 @@ class CsrReader(Reader):
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         if panel.nbytes < self.values_bytes(panel.capacity):
             words = f"it has {panel.nbytes} bytes, expected {self.values_bytes(panel.capacity)}"
-            raise ValueError(f"the panel was made for rows with fewer entries: {words}")
+            raise ValueError(f"the buffer for right-hand rows is too small: {words}")
         panel.listed = PanelRows(self.rows.csr, self.rows.dense, self.norms, count, rows)
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
-        # kernels of K(X, U) read all rows X in order and no list of positions, so any buffer can stand for the list
+        # for K(X, U) the kernel does not read its list of positions in X, so any buffer can be passed as the list
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        """Copy the right-hand rows block by block into the panel ``right``, and yield a launch after each block.
+        """Copy the rows U of a product K(R, U) block by block into the buffer ``right``, and yield a launch after each.
 
-        The launch computes K between the block and the rows of X at the positions in ``rows``. ``panel`` is not used.
+        The launch computes K between the block and R, the rows of X at the positions in ``rows``. ``panel`` is unused.
         """
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
@@ -226,18 +230,18 @@ class CsrReader(Reader):
             block.base += lines
 
     def copy_dense(self, panel: Panel, first: int) -> None:
-        """Copy the densely stored columns of a block of right-hand rows, from row ``first`` on, into the panel."""
+        """Copy the densely stored columns of the panel.width rows U of K(X, U) from row ``first`` on to ``panel``."""
         _, dense, _, listed, which = panel.listed
         self._scatter[2](*self._range(panel), dense, listed, which, first, panel.values)
 
     def _range(self, panel: Panel) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Return the global and local size of the kernels that fill a panel with one block of right-hand rows."""
+        """Return the global and local size of the OpenCL kernels that copy a block of the rows U of K(X, U)."""
         simd = self.stream.profile.style == "simd"
         return (panel.width, 1 if simd else 32), (1, 1) if simd else None
 
 
 class Csr(Layout):
-    """Store rows in CSR: the nonzero entries alone."""
+    """Store only the nonzero entries of rows, as compressed sparse rows (CSR)."""
 
     name, reader, sparse, shared = "csr", CsrReader, True, False
     panel_words = (
@@ -261,12 +265,12 @@ class Csr(Layout):
         return self.of_parts(survey, np.zeros(len(survey.density), bool))
 
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
-        """Estimate the cost of a value of K(X, U), in multiply-adds of dense rows, from the entries stored in CSR.
+        """Estimate the cost of a value of K(X, U) from the CSR entries of X, in multiply-adds of dense rows.
 
-        ``survey`` describes X. ``whole`` is the mask of the columns that are stored densely, which are left out. Half
-        of an entry's cost is for reading it, once for all right-hand rows of a block. Only the densest columns of the
-        block stay in a CPU's cache, and entries in other columns cost 1 + FAR times as much. The cost of copying the
-        rows U into blocks is added.
+        ``survey`` describes X. ``whole`` is the mask of the columns that are stored densely, whose cost is left out.
+        The right-hand rows U are taken in blocks. Half the cost of an entry of X is for reading the entry, once for
+        each block. On a CPU only the densest columns of a block stay in the cache. Entries in other columns cost
+        1 + FAR times as much. The estimate includes the copying of U into blocks.
         """
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
@@ -281,10 +285,10 @@ class Csr(Layout):
         return 0.0 if sp.issparse(survey.X) else CONVERTED * survey.X.shape[1]
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
-        """Return the columns in order of falling density, or None if X has at most ORDERED columns.
+        """Return the order of the columns by falling density, or None if X has at most ORDERED columns.
 
-        In this order, columns that are read often share cache lines. The entries of a row stay in the order of X, so
-        values of K have the same bits.
+        Columns are numbered in this order, so that columns that are read often share cache lines. The entries of a row
+        keep the order that they have in X, so values of K keep their bits.
         """
         return partition.by_density(partition.counts(X)) if X.shape[1] > ORDERED else None
 
@@ -301,7 +305,7 @@ class Csr(Layout):
         return self._laid(stream, *self._split(X, plan), dtype)
 
     def _split(self, X: Data, plan: Plan) -> tuple[NDArray[np.floating], sp.csr_matrix]:
-        """Subtract the plan's centre from X (n, d), and split X into dense and sparse columns.
+        """Subtract the vector ``plan.centre`` from X (n, d), and split X into dense and sparse columns.
 
         Return the columns that are stored densely as an array (n, number), and the other columns in CSR.
         """
@@ -314,7 +318,7 @@ class Csr(Layout):
         return np.zeros((X.shape[0], 0)), X
 
     def _laid(self, stream: Stream, dense: NDArray[np.floating], X: sp.csr_matrix, dtype: str) -> CsrRows:
-        """Upload the densely stored columns ``dense`` and a CSR matrix X of the others. Return the rows with norms."""
+        """Copy the densely stored columns ``dense`` and the other columns X (CSR) to the device, and compute norms."""
         profile, real, V = stream.profile, np.dtype(dtype), record.lanes(stream.profile, dtype)
         (n, sparse), number, stored = X.shape, dense.shape[1], int(X.indptr[-1])
         d, n_pad = sparse + number, record.padded(n, V)
@@ -336,12 +340,13 @@ class Csr(Layout):
         return made
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of rows in a block of a panel, the buffer of the right-hand rows U of K(X, U).
+        """Return the number of rows in a block of the right-hand rows U of K(X, U).
 
-        If U has few rows, a block on a CPU is a vector of V rows, since padding rows cost as much as rows of U.
+        If U has few rows, a block on a CPU has only V rows, the length of a SIMD vector. Larger blocks would be padded
+        with more rows of zeros, which cost as much as rows of U.
         """
         V = record.lanes(profile, dtype)
-        if profile.style == "workgroup":  # local memory holds a tile of K, so a block of doubles has fewer rows
+        if profile.style == "workgroup":  # local memory holds values of K, so a block of doubles has fewer rows
             return min(profile.panel, 64) if dtype == "float64" else profile.panel
         return V if shape != "many" else profile.panel * V // profile.lanes
 
@@ -385,7 +390,7 @@ class Hybrid(Csr):
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         text, made = super().program(spec, profile, dtype, shape, of_panel)
         made.append("-DDENSE_COLUMNS")
-        if profile.style == "simd":  # choose AT_ONCE, the number of rows of X whose sums fill a register tile
+        if profile.style == "simd":  # AT_ONCE: number of rows of X whose sums are kept in registers at a time
             tile, V = profile.tiles["many"], record.lanes(profile, dtype)
             of_row = self.width(profile, dtype, shape) // V
             at_once = tile["COLUMNS"] * tile["GROUPS"] // of_row
@@ -402,27 +407,27 @@ def _whole(plan: Plan) -> int:
 
 
 def _teams(width: int) -> int:
-    """Return how many rows X a work-group multiplies at a time by a block of ``width`` right-hand rows U of K(X, U)."""
+    """Return how many rows of X a work-group multiplies at a time by a block of ``width`` rows U, for K(X, U)."""
     return max(1, TEAM_ITEMS // width)
 
 
 def scatter(profile: Profile, dtype: str, d: int = 0) -> Variant:
-    """Return the program of the kernels mark, fill and copy_dense, which copy a block of right-hand rows to a panel."""
+    """Return the program of the OpenCL kernels mark, fill and copy_dense, which copy a block of rows U of K(X, U)."""
     return Variant(f"scatter {dtype}", sources.cl("gram/scatter"), tuple(options(profile, dtype, d)), "mark")
 
 
 def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
-    """Return the program that computes sum_j e(0, x_j) over all features j, for CSR rows x and terms e of ``spec``."""
+    """Return the program that computes sum_j e(0, x_j) for CSR rows x and K(x, y) = f(sum_j e(x_j, y_j))."""
     text, label = sources.render("gram/zero_sums", kernel=spec), f"{spec.name or 'expression'} zero sums csr {dtype}"
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
 
-# An inverted index has blocks of BLOCK rows of X, so few that a core's cache holds one value of K for each of them.
-# If rows have few entries, blocks are larger (_size), up to MAX_BLOCK rows: a row's number in a block has 16 bits.
+# An inverted index has blocks of BLOCK rows of X, so that a core's cache holds a value of K for each row of a block.
+# If rows have few entries, an inverted index has blocks of up to MAX_BLOCK rows. A row's number in a block has 16 bits.
 BLOCK, MAX_BLOCK = 16384, 1 << 16
-ADDED = 2.0  # cost of storing the sums over dense columns and reading them again, as a multiple of value_cost
-LIST = 60.0  # finding a block's entries in one column costs as much as LIST multiply-adds of two matching entries
-COLD = 1.75  # factor on the cost LIST of finding a column's entries, if U has few rows: caches hold fewer columns
+ADDED = 2.0  # cost of storing and reading again a sum over dense columns, as a multiple of the profile's value_cost
+LIST = 60.0  # finding the entries of a block of rows in one column costs as much as this many multiply-adds of entries
+COLD = 1.75  # factor on LIST, the cost of finding a column's entries, if K(X, U) has few rows U
 MIN_INDEXED = 256  # an inverted index is made for at least this many rows
 PARTS = 4  # an inverted index is built by about this many work-items for each compute unit
 WEIGHED = 512  # a work-item adds weighted values of K to the sums of this many rows
@@ -440,8 +445,8 @@ class InvertedIndex(NamedTuple):
     indptr
         the first entry of each CSR row. The index of block b begins at entry start = indptr[b * size].
     ends
-        bounds of the columns in each block b: column k has the entries i with start + ends[b][k] <= i < start +
-        ends[b][k + 1].
+        where columns end in each block: column k of block b has the entries start + ends[b][k] ..
+        start + ends[b][k + 1] - 1.
     rows
         row of each entry, counted from the first row of its block.
     values
@@ -458,7 +463,7 @@ class InvertedIndex(NamedTuple):
 
 @dataclass(frozen=True)
 class InvertedRows(CsrRows):
-    """Hold rows X in CSR and their inverted index. Products K(X, U) read X by the index and copy U from CSR."""
+    """Hold rows X in CSR and their inverted index. Products K(X, U) read X by the index, and the rows U from CSR."""
 
     index: InvertedIndex
 
@@ -467,7 +472,7 @@ class InvertedRows(CsrRows):
 
 
 class InvertedReader(CsrReader):
-    """Read rows X by their inverted index for products K(X, U). Products K(U, U) read CSR entries."""
+    """Read rows X by an index from columns to rows for products K(X, U). Products K(U, U) read the rows U as CSR."""
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
         r, (csr, dense, norms, _, which) = self.rows, panel.listed
@@ -487,7 +492,7 @@ class Inverted(Hybrid):
     """Store the densest columns densely, and the entries of the other columns in CSR and in an inverted index."""
 
     name, reader, plain = "inverted", InvertedReader, HYBRID.name
-    elementwise = False  # an inverted index skips features that are 0 in x or y, but e(x_j, 0) need not be 0
+    elementwise = False  # an index skips features j with x_j = 0 or y_j = 0, where a term e(x_j, y_j) can be nonzero
 
     def suits(self, profile: Profile) -> bool:
         return profile.style == "simd"
@@ -507,7 +512,8 @@ class Inverted(Hybrid):
     def gain(self, profile: Profile) -> Gain:
         """Return a :class:`Gain`, which computes how much time storing a column densely saves, compared with the index.
 
-        The index costs time for pairs of matching entries. Their number in a column grows as the square of its density.
+        With the index, a product takes time for each pair of entries in the same column. The number of pairs in a
+        column grows as the square of the column's density.
         """
         if not self.suits(profile):
             return super().gain(profile)
@@ -542,8 +548,8 @@ def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: flo
     """Estimate the cost of a value of K with an inverted index of n rows, in multiply-adds of dense rows.
 
     ``dense`` is the number of columns stored densely. ``count`` holds the number of entries of each other column.
-    ``found`` is the cost of finding a block's entries in one column, where a multiply-add of two matching entries costs
-    1. ``wait`` is the factor by which multiply-adds slow down if a CPU waits for memory (Survey.wait).
+    ``found`` is the cost of finding the entries of a block of rows in one column, in multiply-adds of two entries.
+    ``wait`` is the factor by which multiply-adds slow down if a CPU waits for memory (Survey.wait).
     """
     share = np.asarray(count, np.float64) / n
     matches = float((share**2).sum() + found * share.sum() / min(n, BLOCK))
@@ -554,8 +560,8 @@ def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: flo
 def _size(n: int, columns: int, entries: int) -> int:
     """Return the number of rows in a block of an inverted index of n rows with ``entries`` entries.
 
-    Each block stores an offset for each of the ``columns`` columns. The number is BLOCK, doubled until the index has no
-    more offsets than entries, but at most MAX_BLOCK.
+    Each block stores an offset for each of the ``columns`` columns. The number of rows is BLOCK, doubled until the
+    index has no more offsets than entries, but at most MAX_BLOCK.
     """
     size = BLOCK
     while size < MAX_BLOCK and -(-n // size) * columns > entries:
@@ -580,7 +586,7 @@ def _index(stream: Stream, rows: CsrRows, columns: int) -> InvertedIndex:
     entries, real = rows.entries(n), np.dtype(rows.dtype)
     size = _size(n, columns, entries)
     most = rows.entries(size)
-    if most >= 1 << 31:  # a block numbers its entries by ints
+    if most >= 1 << 31:  # offsets of entries in a block are ints
         raise BufferSizeError(f"a block of {size} rows has {most} entries, expected fewer than {1 << 31}")
     blocks = -(-n // size)
     parts = 1 << (-(-PARTS * units // blocks) - 1).bit_length()

@@ -1,14 +1,15 @@
-"""Store rows in lane groups: V rows side by side, with the V values of one feature next to each other.
+"""Store rows in lane groups. A lane group is V rows, with the V values of one feature next to each other.
 
     feature J[j] of row number r of lane group g is values[at[g] + j * V + r].
 
-Group g begins at index at[g] and stores the features in the list J. In the layout dense, J has all features. The layout
-clustered sorts rows into clusters of similar sparsity, and J has the features that any row of the group uses.
+Lane group g begins at index at[g] and stores the features in the list J. In the layout "dense", J has all features. The
+layout "clustered" puts rows with similar nonzero features in the same lane group, and J has the features that are
+nonzero in any row of the group.
 
-Kernels copy the caller's rows into lane groups, a part of the rows at a time. Before that, the host copies the part to
-the device, unless the device shares the host's memory or already has the rows (:class:`DeviceRows`).
+Kernels copy the caller's rows into lane groups, a part of the rows at a time. The host first copies the part to the
+device, unless the device shares the host's memory or already has the rows (:class:`DeviceRows`).
 
-A panel, the buffer of the right-hand rows U of a product K(X, U), stores all features of the rows U in such groups.
+The panel, the buffer of the right-hand rows U of a product K(X, U), stores all features of U in lane groups too.
 
 References: Catanzaro 2011, listings 3 and 4; GTSVM (Cotter, Srebro and Keshet 2011), section 5.3.
 """
@@ -36,30 +37,31 @@ from clsvm.opencl.profiles import Profile, Tile
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
-MAX_FEATURES = 16384  # largest number of columns of clustered rows, and of dense rows that are mostly zero
-TILES = 4  # a work-item takes at least this many register tiles, if there are enough of them
-WORTH = 1 << 20  # a work-item makes at least this many multiply-adds, so that its start costs little by comparison
-# A work-item takes only one register tile of K(U, U) if each compute unit gets fewer than UNEVEN * TILES tiles.
+MAX_FEATURES = 16384  # largest number of columns in the layout "clustered", and in "dense" for rows with many zeros
+TILES = 4  # a work-item computes at least this many register tiles: blocks of K whose sums are kept in registers
+WORTH = 1 << 20  # a work-item does at least this many multiply-adds, so that its start costs little by comparison
+# A work-item computes a single block of K(U, U) if each compute unit gets fewer than UNEVEN * TILES blocks.
 UNEVEN = 8
-CHUNK = 128  # features in a chunk: a first-level cache holds 128 features of a tile's rows and of the right-hand rows
-# K(X, U) is summed chunk by chunk if rows have more than CUT[shape] chunks; shape says if U has many or few rows.
+# The first-level cache holds CHUNK features of both the rows of X and the rows U that a work-item multiplies.
+CHUNK = 128
+# With more than CUT * CHUNK features, K(X, U) is summed CHUNK features at a time. CUT is for many or few rows U.
 CUT = {"many": 1, "few": 4}
-WAIT = 1.5  # factor on the cost of a multiply-add of K(X, U) if U has few rows: a CPU then waits for X from memory
-# The kernel function costs this many times the profile's value_cost, for dense and for clustered rows.
+WAIT = 1.5  # for few rows U, a CPU waits for memory: a multiply-add of K(X, U) then costs WAIT times as much
+# Cost of the kernel function in the layouts "dense" and "clustered", as a multiple of the profile's value_cost.
 DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
-# Constants of clustered rows:
-AHEAD = 64  # a row's values are prefetched this number of features ahead of their use
-# A work-item takes at most RUN lane groups of V rows, and a compute unit gets at least SHARE work-items.
+# Constants of the layout "clustered", which stores rows with similar nonzero features together:
+AHEAD = 64  # kernels prefetch the values of rows this number of features ahead of their use
+# A work-item takes at most RUN lane groups, each of V rows. A compute unit gets at least SHARE work-items.
 RUN, SHARE = 16, 8
-SKIPPED = 1024  # multiply-adds cost more if more than this many of the d columns are empty in a cluster of rows
-SCATTERED = 1280  # multiply-adds cost twice as much if SKIPPED + SCATTERED columns are empty in a cluster of rows
-FIRST = 600.0  # cost of loading a feature of the right-hand rows U into a cache, in multiply-adds of dense rows
-NEAR = 256  # this many features of the right-hand rows U stay in a cache, and cost nothing to load
+SKIPPED = 1024  # multiply-adds cost more if more than this many columns are zero in all rows of a cluster
+SCATTERED = 1280  # multiply-adds cost twice as much if SKIPPED + SCATTERED columns are zero in all rows of a cluster
+FIRST = 600.0  # cost of loading a feature of the rows U of K(X, U) into a cache, in multiply-adds of dense rows
+NEAR = 256  # this many features of the rows U of K(X, U) stay in a cache, and cost nothing to load
 STAGING = 256 << 20  # bytes of rows that are copied at a time to a device that does not share the host's memory
 
 
 class Part(NamedTuple):
-    """Describe a buffer of the lane groups first .. first + groups - 1. A lane group is V rows stored side by side.
+    """Describe a buffer of the lane groups first .. first + groups - 1. A lane group is V rows with interleaved values.
 
     Rows take several buffers if they exceed the device's largest allocation.
     """
@@ -69,12 +71,12 @@ class Part(NamedTuple):
     values: Buffer
 
     def common(self, groups: range) -> range:
-        """Return the part of the range ``groups`` of lane groups that is in this buffer."""
+        """Return which lane groups of the range ``groups`` are in this buffer. A lane group is V rows."""
         return range(max(groups.start, self.first), min(groups.stop, self.first + self.groups))
 
 
 class Columns(NamedTuple):
-    """Tell where each lane group (V rows side by side) begins, and which features it stores.
+    """Tell where each lane group (V rows with interleaved values) begins, and which features it stores.
 
     Attributes
     ----------
@@ -92,13 +94,16 @@ class Columns(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Return whether lane groups store all features. If so, ``columns`` is the buffer ``at``, and is not read."""
+        """Return whether all features are stored. If so, no kernel reads ``columns``, which is the buffer ``at``."""
         return self.columns is self.at
 
 
 @dataclass(frozen=True)
 class LaneRows(Rows):
-    """Hold rows on the device in lane groups of V rows side by side. ``at`` says where each lane group begins."""
+    """Hold rows on the device in lane groups, each of V rows with interleaved values.
+
+    ``parts`` are the buffers of the values, and ``at`` says where each lane group begins.
+    """
 
     parts: tuple[Part, ...]
     at: Columns
@@ -108,7 +113,9 @@ class LaneRows(Rows):
 
 
 class DeviceRows:
-    """Select the rows ``numbers`` of X (n, d). The device has a copy of X, so laying out the rows needs no transfer.
+    """Select the rows ``numbers`` of X (n, d), of which the device has a copy.
+
+    A kernel can read the copy, so no rows need to be transferred to the device.
 
     Attributes
     ----------
@@ -117,7 +124,7 @@ class DeviceRows:
     source
         the device's copy of X.
     plan
-        the plan by which all rows of X are laid out densely.
+        the plan for all rows of X, in the layout "dense".
     numbers
         the row numbers in X of the selected rows.
 
@@ -152,10 +159,10 @@ class Source(NamedTuple):
 
 
 class Packer:
-    """Subtract ``centre`` (d,) from rows, copy them into lane groups of V rows side by side, and compute their norms.
+    """Subtract ``centre`` (d,) from rows, copy the differences into lane groups, and compute the rows' squared norms.
 
-    If its argument ``prepared`` is true, a method launches no kernel, but returns a function that launches the kernel.
-    The caller frees the buffer in the attribute ``centre``.
+    A lane group is V rows with interleaved values. A method with ``prepared=True`` returns a function that launches the
+    kernel, instead of launching it. The caller frees the buffer in the attribute ``centre``.
     """
 
     def __init__(self, stream: Stream, source: DTypeLike, dtype: str, centre: NDArray[np.float64]) -> None:
@@ -167,10 +174,10 @@ class Packer:
     def rows(
         self, source: Source, groups: range, order: Buffer, where: Columns, values: Buffer, prepared: bool = False
     ) -> Any:
-        """Write the lane groups ``groups``, each of V rows side by side, to the buffer ``values``.
+        """Write the lane groups ``groups``, each of V rows with interleaved values, to the buffer ``values``.
 
-        ``where`` says where each lane group begins. Row i of the lane groups is row order[i] of ``source``, or zeros if
-        order[i] is -1.
+        ``where`` says where each lane group begins. Row i of the lane groups is row order[i] of ``source``, or a row of
+        zeros if order[i] is -1.
         """
         width = 1 if self._profile.style == "simd" else 64
         arguments = *source, groups.start, order, self.centre, where, int(where.dense), values
@@ -179,7 +186,7 @@ class Packer:
     def norms(self, groups: range, where: Columns, values: Buffer, xx: Buffer, prepared: bool = False) -> Any:
         """Compute the squared norms ``xx`` of the rows in the lane groups ``groups`` of the buffer ``values``.
 
-        A lane group is V rows stored side by side. ``where`` says where each begins.
+        A lane group is V rows with interleaved values. ``where`` says where each lane group begins.
         """
         items = len(groups) * (1 if self._profile.style == "simd" else self._profile.lanes)
         arguments = groups.start, self._d, values, where.at, where.columns_at, int(where.dense), xx
@@ -187,9 +194,10 @@ class Packer:
 
 
 def split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray[np.int64]]:
-    """Make buffers for lane groups of ``sizes`` bytes, none larger than the device's largest allocation.
+    """Allocate buffers for lane groups of V rows. sizes[g] is the size of lane group g in bytes.
 
-    Return the buffers, each for consecutive lane groups, and each group's offset in bytes in its buffer.
+    No buffer exceeds the device's largest allocation. Return the buffers, each for consecutive lane groups, and the
+    offset in bytes of each lane group in its buffer.
     """
     parts, at, first, filled = [], np.zeros(len(sizes), np.int64), 0, 0
     for g, size in enumerate(sizes.tolist()):
@@ -203,10 +211,11 @@ def split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray
 
 
 def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
-    """Bring rows of X to the device: the rows of a range of lane groups (V rows side by side) at a time.
+    """Copy rows of X to the device, those of a range of lane groups at a time. A lane group will hold V of the rows.
 
-    ``order`` has the number of the row at each position of the lane groups, -1 for padding. Yield the range of lane
-    groups, the buffer that holds their rows, and a buffer with the number of the row at each position.
+    ``order`` has the row number in X for each position in the lane groups, -1 for padding. Yield three things for each
+    range: the range of lane groups, the buffer with their rows, and a buffer with a row number for each position. The
+    first row in the buffer has the number Source.row0.
     """
     n, d = X.shape
     groups = len(order) // V
@@ -219,7 +228,7 @@ def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> It
             yield range(groups), Source(0, n, d, source, begin), order_buffer
     else:
         valid = order >= 0
-        before = np.concatenate([[0], np.cumsum(valid)])  # number of rows before each position, without padding
+        before = np.concatenate([[0], np.cumsum(valid)])  # number of rows of X before each position, without padding
         order_buffer = stream.upload(np.where(valid, before[:-1], -1).astype(np.int32))
         chunk = max(1, min(STAGING, stream.largest) // max(1, V * d * X.dtype.itemsize))
         for first in range(0, groups, chunk):
@@ -235,15 +244,16 @@ def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> It
 
 
 class LaneReader(Reader):
-    """Read rows X in lane groups of V rows for products K(X, U).
+    """Read rows X, stored in lane groups of V rows with interleaved values, for products K(X, U).
 
-    A panel, the buffer of U, stores all features of its rows, even if the lane groups of X do not.
+    The panel, the buffer of the right-hand rows U, stores all features of U, even if the lane groups of X leave out
+    features.
     """
 
     def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
-        self._panels: tuple[int, Buffer] = (0, None)  # rows of the largest panel so far, and offsets of its lane groups
-        self._gathers: dict[str, OpenCLKernel] = {}  # by the panel's shape
+        self._panels: tuple[int, Buffer] = (0, None)  # size of the largest buffer so far, and where each V rows begin
+        self._gathers: dict[str, OpenCLKernel] = {}  # kernels by the size class of U in K(X, U)
 
     def values_bytes(self, capacity: int) -> int:
         return capacity * max(self.rows.length, 1) * self.real.itemsize
@@ -255,7 +265,7 @@ class LaneReader(Reader):
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         r, stream = self.rows, self.stream
-        if fresh and not (r.at.dense and panel.filled):  # clear the panel, unless dense rows overwrite the old ones
+        if fresh and not (r.at.dense and panel.filled):  # clear the buffer, unless dense rows overwrite all of it
             stream.clear(panel.values, panel.nbytes)
             stream.clear(panel.uu, panel.capacity * self.real.itemsize)
         panel.filled = True
@@ -283,7 +293,7 @@ class LaneReader(Reader):
 
 
 class Lanes(Layout):
-    """Store all features of all rows, in lane groups: V rows side by side."""
+    """Store all features of all rows, in lane groups: V rows, with the V values of a feature next to each other."""
 
     name, reader, sparse, shared = "dense", LaneReader, False, True
     rows_words: tuple[str, ...] = ("  feature j of row i:  values[at[g] + j * V + i % V],  at[g] = g * V * d",)
@@ -315,11 +325,11 @@ class Lanes(Layout):
     def _packed(
         self, stream: Stream, X: Data, plan: Plan, dtype: str, places: Places, groups: Sequence[NDArray[Any]]
     ) -> LaneRows:
-        """Subtract the plan's centre from X, lay out the rows in lane groups of V rows, and return them on the device.
+        """Subtract ``plan.centre`` from the rows X, and store them on the device in lane groups.
 
-        ``places`` holds the arrays Rows.order and Rows.position. groups[0] is the number of features of each lane
-        group. If lane groups leave out features, groups[2] lists the features of all lane groups, group by group.
-        groups[1] says where each lane group begins in this list.
+        A lane group is V rows with interleaved values. ``places`` holds the arrays Rows.order and Rows.position.
+        groups[0] is the number of features of each lane group. If lane groups leave out features, groups[2] lists the
+        features of all lane groups, one lane group after another. groups[1] says where each one begins in the list.
         """
         d, (order, position), (lengths, *listed) = X.shape[1], places, groups
         V, real = record.lanes(stream.profile, dtype), np.dtype(dtype)
@@ -343,10 +353,10 @@ class Lanes(Layout):
         return made
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of rows in a block of a panel, the buffer of the right-hand rows U of K(X, U).
+        """Return the number of rows in a block of the right-hand rows U of K(X, U).
 
-        A block has V rows, as a lane group has. If U has only two rows, a block has two. Such a panel has no padding,
-        and leaves more of the first-level cache to X.
+        A block has V rows, as many as a lane group of X. If U has only two rows, a block has two. Without padding, the
+        buffer of U leaves more of the first-level cache to X.
         """
         return 2 if shape == "two" else record.lanes(profile, dtype)
 
@@ -362,33 +372,33 @@ class Lanes(Layout):
         return text, self._options(profile, self.single(profile, dtype, "many"), "many", d, of_panel=False)
 
     def _options(self, profile: Profile, tile: Tile, shape: str, d: int, of_panel: bool) -> list[str]:
-        """Return the -D options of a kernel that multiplies rows of d features by right-hand rows.
+        """Return the -D options of an OpenCL kernel that multiplies rows X of d features by rows U.
 
-        They are the sizes ``tile`` of its register tiles, DENSE if rows store all features, and CHUNK if rows of many
-        features are multiplied in chunks. ``shape`` and ``of_panel`` are as in :meth:`tile`.
+        The options give the sizes in ``tile``. DENSE says that rows store all features. CHUNK says that rows of many
+        features are multiplied CHUNK features at a time. ``shape`` and ``of_panel`` are as in :meth:`tile`.
         """
         dense, most = of_panel or not self.sparse, CUT.get(shape, np.inf) * CHUNK
         chunk = [f"-DCHUNK={CHUNK}"] * (dense and profile.style == "simd" and d > most)
         return [*["-DDENSE"] * dense, *(f"-D{name}={n}" for name, n in tile.items()), *chunk]
 
     def single(self, profile: Profile, dtype: str, shape: str) -> Tile:
-        """Return the sizes of a register tile that has a single lane group (V rows) of X, by macro name, on CPUs."""
+        """Return the sizes, by macro name, of a block of K(X, U) that a CPU sums in registers, with V of the rows X."""
         registers = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]
         columns = math.gcd(self.width(profile, dtype, shape), 1 << registers.bit_length() - 1)
         return {"COLUMNS": columns, "GROUPS": 1, "AHEAD": 0}
 
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
-        """Return the sizes of the register tile of a kernel that computes K(X, U), by macro name.
+        """Return the sizes, by macro name, of the block of K(X, U) whose sums a work-item keeps in registers.
 
-        ``shape`` is the size class of U: "two", "few" or "many" rows (profiles.shape_class). ``of_panel`` says
-        whether X too are right-hand rows, as in K(U, U). Their buffer, the panel, stores all features of its rows.
+        ``shape`` is the size class of U: "two", "few" or "many" rows (profiles.shape_class). ``of_panel`` says that
+        the product is K(U, U) instead. The buffer of the rows U stores all features.
         """
         chosen = {**profile.tiles[shape]}
         if profile.style == "simd":
             return {**chosen, "COLUMNS": min(chosen["COLUMNS"], self.width(profile, dtype, shape))}
-        # if lane groups store different columns, a tile has only one lane group
+        # lane groups (V rows each) may store different columns; if so, a work-item takes only one at a time
         columns_differ = self.sparse and not of_panel
-        if dtype == "float64":  # a double takes two registers, so tiles have fewer values
+        if dtype == "float64":  # a double takes two registers, so fewer sums fit
             few = {"RX": 1, "GROUPS": max(1, chosen["GROUPS"] // 2)}
             chosen |= few if "RX" in chosen else {"GROUPS": 1, "BLOCKS": 1, "DEPTH": min(8, chosen["DEPTH"])}
         return chosen | {name: 1 for name in ("GROUPS", "RX") if columns_differ and name in chosen}
@@ -396,15 +406,17 @@ class Lanes(Layout):
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
         """Return the number of work-items of a launch in SIMD style (on CPUs) over ``groups`` lane groups.
 
-        A lane group is V rows stored side by side, and costs ``cells`` multiply-adds. ``numbers`` are the kernel's -D
-        options by name. ``of_panel`` says whether the lane groups are right-hand rows U, for K(U, U), or rows of X.
+        A lane group is V rows with interleaved values, and costs ``cells`` multiply-adds. ``numbers`` are the kernel's
+        -D options by name. A product is K(X, U), or K(U, U) if ``of_panel`` is true. U are rows of X that were copied
+        into a buffer. The lane groups hold the left-hand rows of the product, X or U.
 
-        A work-item takes several register tiles, which are blocks of K. So its start costs little by comparison, and
-        right-hand rows that exceed the caches are read once for all its tiles.
+        A work-item computes several register tiles, which are blocks of K whose sums are in registers. The start of a
+        work-item then costs little by comparison. Rows U that exceed the caches are read once for all tiles of a
+        work-item.
         """
         tiles, units = super().size(stream, numbers, of_panel, groups, cells), stream.compute_units
         rounds = tiles // (units * TILES)
-        # rows of a triangle of K(U, U) differ in length, so small work-items share the work better than large ones
+        # the rows of a triangle of a square matrix differ in length, so small work-items share them better
         uneven = of_panel and rounds < UNEVEN
         if uneven or "GROUPS" not in numbers:
             return tiles
@@ -423,24 +435,25 @@ DENSE = Lanes()
 def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Variant:
     """Return the program that copies rows of X into a panel, the buffer of the right-hand rows U of K(X, U).
 
-    X is stored in lane groups, each of V rows side by side.
+    X is stored in lane groups, each of V rows with interleaved values. ``shape`` is the size class of U.
     """
     made = *options(profile, dtype, d), f"-DUB={DENSE.width(profile, dtype, shape)}"
     return Variant(f"gather {dtype} {shape}", sources.cl("gram/gather"), made, "gather")
 
 
 class Arrangement(NamedTuple):
-    """Say where each row will stand in the clustered layout, before any row is laid out.
+    """Say at which position the layout "clustered" will store each row.
 
-    A lane group is V similar rows stored side by side, and stores only the features that any of them has.
+    A lane group is V rows with interleaved values and with similar nonzero features. Features that are zero in all rows
+    of a lane group are not stored.
 
     Attributes
     ----------
     places
         two arrays: the number of the row at each position (n_pad,), -1 for padding; the position of each row (n,).
     groups
-        three arrays: the number of features of each lane group; the index in the third array where the group's
-        features begin; the features of all lane groups, group by group.
+        three arrays: the number of features of each lane group; where the lane group's features begin in the third
+        array; the features of all lane groups, one lane group after another.
     """
 
     places: Places
@@ -448,7 +461,10 @@ class Arrangement(NamedTuple):
 
 
 class Clustered(Lanes):
-    """Store rows of similar sparsity in the same lane group of V rows, with the features that any of these rows has."""
+    """Store rows in groups of V rows with similar nonzero features.
+
+    A group stores only the features that are nonzero in at least one of its rows.
+    """
 
     name, sparse, most, in_order, elementwise = "clustered", True, MAX_FEATURES, False, False
     rows_words = (
@@ -480,12 +496,12 @@ class Clustered(Lanes):
         return self._packed(stream, X, plan, dtype, *self.arranged(stream, X, plan, dtype))
 
     def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement:
-        """Cluster the rows X (n, d) by sparsity, and return the arrangement of all rows for :meth:`build_part`."""
+        """Put rows of X (n, d) with similar nonzero features into clusters, and return the positions of all rows."""
         n, V = X.shape[0], record.lanes(stream.profile, dtype)
         size = V * stream.profile.cluster
         n_pad = record.padded(n, size)
         clusters = partition.cluster(stream, X, size, centre=plan.centre)
-        empty = n_pad - len(clusters.order)  # positions without a cluster
+        empty = n_pad - len(clusters.order)  # number of positions after the last cluster, for padding
         order = np.concatenate([clusters.order, np.full(empty, -1, np.int32)])
         position = np.empty(n, np.int32)
         position[order[order >= 0]] = np.flatnonzero(order >= 0)
@@ -500,9 +516,9 @@ class Clustered(Lanes):
     def build_part(
         self, stream: Stream, X: Data, plan: Plan, dtype: str, arrangement: Arrangement, places: slice
     ) -> LaneRows:
-        """Lay out the rows of X that ``arrangement`` has put at the positions ``places``.
+        """Store on the device the rows of X to which ``arrangement`` gives the positions ``places``.
 
-        The positions are those of whole lane groups, of V rows stored side by side.
+        The positions are those of whole lane groups, each of V rows with interleaved values.
         """
         lengths, columns_at, columns = arrangement.groups
         V, order = record.lanes(stream.profile, dtype), arrangement.places[0][places]
@@ -515,7 +531,7 @@ class Clustered(Lanes):
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         if of_panel or profile.style == "workgroup":
             return super().tile(profile, dtype, shape, of_panel)
-        # a clustered lane group has too few values to start the processor's prefetcher, so the kernel prefetches
+        # V clustered rows have too few values to start the processor's prefetcher, so the kernel prefetches them
         return {**self.single(profile, dtype, shape), "AHEAD": AHEAD}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:

@@ -2,15 +2,16 @@
 
     Survey: the facts about rows X that cost estimates use.
     Plan: the chosen layout, the vector to subtract from each row and the order of columns.
-    Layout: one way to store rows; it estimates costs, lays out rows and names its programs.
-    Rows: rows that a layout has put on a device.
+    Layout: one way to store rows; it estimates costs, copies rows to a device and names its programs.
+    Rows: rows that are stored on a device in a layout.
     Panel: buffers for the right-hand rows U of a product K(X, U).
-    Reader: an object that fills panels and yields the kernel launches that compute K(X, U).
+    Reader: an object that copies U into panels and yields the kernel launches that compute K(X, U).
 
-Letters: n rows, d features, and V lanes. A lane group is V consecutive rows, which kernels compute side by side.
+n is the number of rows, and d the number of features. V is the number of rows that kernels compute side by side. V
+consecutive rows are called a lane group.
 
-An estimated cost is the time of one value of K. Its unit is one multiply-add of the dense layout. The estimate counts
-the multiply-adds, the kernel function, the store, and the value's share of launches and of filling panels.
+An estimated cost is the time of one value of K, in multiply-adds of a product of dense rows. The estimate counts the
+multiply-adds, the kernel function, the store, and a share of the kernel launches and of copying U.
 """
 
 import math
@@ -31,10 +32,10 @@ from clsvm.kernels.records import Spec
 from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.stream import Buffer, Stream
 
-WHOLE = 8  # kernels that choose a working set read 8 rows at once, so padded row counts are multiples of 8
+WHOLE = 8  # kernels that choose a working set read 8 rows at once, so rows are padded to a multiple of 8
 WORKING = 512  # assumed number of right-hand rows U of a product K(X, U) if the caller gives none
-WAIT = 4 / 3  # factor on the cost of a multiply-add of K(X, U) if U has so few rows that a CPU waits for X from memory
-LAUNCHES = 20  # an outer iteration has about this many launches, so a launch costs about outer_cost / LAUNCHES
+WAIT = 4 / 3  # for few rows U, a CPU waits for memory: a multiply-add of K(X, U) then costs WAIT times as much
+LAUNCHES = 20  # approximate number of kernel launches in an outer iteration of the solver, which share its cost
 
 Text = tuple[str, list[str]]  # OpenCL text of a program, and its -D options
 Places = tuple[NDArray[np.int32], NDArray[np.int32]]  # the arrays Rows.order and Rows.position
@@ -42,15 +43,15 @@ Places = tuple[NDArray[np.int32], NDArray[np.int32]]  # the arrays Rows.order an
 
 @dataclass(frozen=True)
 class Plan:
-    """Say how training and test rows of a model are laid out.
+    """Say how training and test rows of a model are stored on a device.
 
     Attributes
     ----------
     kind
         the name of the layout.
     centre
-        (d,) float64 vector that is subtracted from each row before the cast to the device's dtype. It is 0 in columns
-        where a shift would turn zeros into entries.
+        (d,) float64 vector that is subtracted from each row before the cast to the dtype of K. For sparse layouts it is
+        0 in each column that has a zero, since subtraction would make an entry of that zero.
     reason
         the estimated costs by which the layout was chosen, in words.
     partition
@@ -58,8 +59,8 @@ class Plan:
     costs
         the estimated cost of a value of K by layout name; empty for a plan from a model file.
     whole
-        like ``costs``, plus 1 / n of the cost of laying out a row, since a fit computes about n values of K with each
-        row. "auto" chooses the layout with the lowest number in ``whole``.
+        ``costs`` plus 1 / n of the cost of converting a row to the layout. A fit of n rows computes about n values of K
+        with each row. "auto" chooses the layout with the lowest number in ``whole``.
     """
 
     kind: str
@@ -106,20 +107,23 @@ class Survey:
     def wait(self, times: float = WAIT) -> float:
         """Return the factor by which the multiply-adds of K(X, U) slow down: ``times`` for few rows U on a CPU, else 1.
 
-        With few rows U a CPU uses the rows X faster than the memory delivers them.
+        With few rows U, a CPU waits for the rows X from memory.
         """
         return times if self.profile.style == "simd" and shape_class(self.working) != "many" else 1.0
 
     @cached_property
     def fill(self) -> float:
-        """Return the estimated number of columns that the clustered layout would store for a cluster of rows."""
+        """Return the estimated number of columns in which a cluster of similar rows has nonzero entries.
+
+        The layout "clustered" stores these columns for each row of the cluster.
+        """
         return partition.sampled_fill(self.X, self.profile.lanes * self.profile.cluster)
 
     def overhead(self, values: float, launches: int) -> float:
-        """Return the cost of a value of K(X, U) without the cost of its multiply-adds.
+        """Return the cost of a value of K(X, U), for right-hand rows U, without the cost of its multiply-adds.
 
-        It is values * value_cost, for the kernel function and the store, plus launches * (cost of a launch) /
-        (number of values of K(X, U)). The factor ``values`` differs between layouts.
+        The kernel function and the store cost values * profile.value_cost. The factor ``values`` differs between
+        layouts. K(X, U) takes ``launches`` kernel launches, and each value bears an equal share of their cost.
         """
         shared = launches * self.profile.outer_cost / LAUNCHES / (self.n * self.working)
         return values * self.profile.value_cost + shared
@@ -127,8 +131,9 @@ class Survey:
     def at_once(self, cells: float, values: float, launches: int) -> float:
         """Return the cost of a value of K if multiply-adds run at the same time as kernel functions of other values.
 
-        The value takes ``cells`` multiply-adds, and its kernel function costs values * value_cost. Together
-        they cost little more than the larger of the two. Launches add as much as in :meth:`overhead`.
+        The value takes ``cells`` multiply-adds, and its kernel function costs values * profile.value_cost. Both
+        together cost little more than the larger of the two. The cost of ``launches`` kernel launches is shared by all
+        values of a product, as in :meth:`overhead`.
         """
         return math.hypot(cells, values * self.profile.value_cost) + self.overhead(0.0, launches)
 
@@ -148,24 +153,24 @@ class Rows:
     d
         number of features.
     n_pad
-        number of rows with padding, a multiple of V.
+        number of rows with padding, a multiple of ``lanes``.
     lanes
-        V, the number of rows in a lane group.
+        V, the number of rows that kernels compute side by side (a lane group).
     stored
         number of values that the layout stores, with padding.
     order
-        (n_pad,) the number of the caller's row at each position, -1 for padding.
+        (n_pad,) the index of the caller's row at each position on the device, -1 for padding.
     position
-        (n,) the position of each of the caller's rows.
+        (n,) the position on the device of each of the caller's rows.
     xx
         buffer of the rows' squared norms (n_pad,).
     cost
         cost of a value of K(X, U), in multiply-adds of dense rows.
     tile_cost
-        cost of a value of K(U, U) among the right-hand rows U of a product K(X, U), in the same unit.
+        cost of a value of K(U, U) in the same unit. U are the rows of X that a solver copied into a buffer.
     layout_cost
-        cost of laying out one row on the device, in the same unit, if each product lays out all rows anew. It is 0 if
-        the rows stay on the device.
+        0 if the rows stay on the device. If each product copies all rows to the device again, the cost of copying a
+        row and converting it to the layout, in the same unit.
     words
         text that reports add to the description of the rows.
     """
@@ -187,7 +192,7 @@ class Rows:
 
     @property
     def length(self) -> int:
-        """Return how many values a row with all its features takes in a panel, the buffer of right-hand rows."""
+        """Return the number of values that a right-hand row of a product has in its buffer, the panel."""
         return self.d
 
     def buffers(self) -> tuple[Buffer, ...]:
@@ -212,21 +217,21 @@ class Panel:
     nbytes
         size of ``values`` in bytes.
     shape
-        size class of ``capacity``: "two", "few" or "many". Each class has its own programs.
+        size class of ``capacity``: "two", "few" or "many" rows. Each class has its own programs.
     rows
         buffer of the right-hand rows' positions in X, if products read values of a stored kernel matrix; else None.
     fetched
-        the rows that the host laid out for this panel (blocks.Fetched), if X is not on the device.
+        if X is not on the device: the rows that the host copied there for this panel (blocks.Fetched).
     filled
         whether the panel was filled before, so that its buffers hold valid numbers.
     squared
-        buffer of squared norms as the matrix units (tensor cores) compute them, or None.
+        buffer of the right-hand rows' squared norms, computed by matrix units (tensor cores), or None.
     others
         further buffers that are freed with the panel.
     block
-        for CSR rows, the place of each feature in ``values`` (csr.PanelBlock).
+        for CSR rows: where ``values`` holds each feature (csr.PanelBlock).
     listed
-        for CSR rows, the rows of X that are the right-hand rows (csr.PanelRows). Each product copies them into
+        for CSR rows: the rows of X that are the right-hand rows (csr.PanelRows). Each product copies these rows into
         ``values`` anew, one block after another.
     """
 
@@ -248,12 +253,12 @@ class Panel:
     def rows_stay(self) -> bool:
         """Return whether X must stay on the device while the panel, the buffer of right-hand rows U, is used.
 
-        It must if each product K(X, U) copies the rows U from X into the panel anew.
+        X must stay if each product K(X, U) copies the rows U from X into the panel again.
         """
         return self.block is not None
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return all device buffers of the panel's right-hand rows, so that the caller can free them."""
+        """Return all device buffers of the panel's rows, so that the caller can free them."""
         made = self.values, self.uu, self.squared, *self.others, *(self.fetched.buffers if self.fetched else ())
         return tuple(buffer for buffer in made if buffer is not None)
 
@@ -264,9 +269,9 @@ class Launch(NamedTuple):
     Attributes
     ----------
     first
-        first lane group of X. A lane group is V rows stored side by side.
+        index of the first lane group of X. A lane group is V rows whose values stand interleaved.
     groups
-        number of lane groups of X.
+        number of lane groups of X that the launch takes.
     arguments
         the kernel's arguments for X and for the panel, the buffer of the right-hand rows U.
     blocks
@@ -276,8 +281,8 @@ class Launch(NamedTuple):
     items
         number of work-items of a launch in SIMD style (on CPUs), or 0 to take the result of Layout.size.
     sums
-        whether the launch only adds values of K that an earlier launch computed, with weights, to sums. A product
-        without such sums skips the launch.
+        whether the launch computes no values of K, but adds the weighted values of an earlier launch to sums. A product
+        that only stores values of K skips the launch.
     """
 
     first: int
@@ -297,8 +302,8 @@ class Reader(ABC):
     Attributes
     ----------
     norms
-        buffer of the squared norms of the rows x of X. For CSR rows and a function K(x, y) = f(sum_j e(x_j, y_j)), it
-        holds the sums sum_j e(0, x_j) instead.
+        buffer of the squared norms of the rows x of X, or of the sums sum_j e(0, x_j) for CSR rows and a kernel
+        function K(x, y) = f(sum_j e(x_j, y_j)).
     width
         number of rows in a block of a panel. The sizes of working sets are multiples of it.
     """
@@ -310,7 +315,10 @@ class Reader(ABC):
         self.norms = rows.xx
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel, a buffer of ``capacity`` or more right-hand rows U. ``square`` allows K(U, U) too."""
+        """Return an empty panel, a buffer for at least ``capacity`` rows U of products K(X, U).
+
+        ``square`` says that products K(U, U) will be computed too.
+        """
         shape = shape_class(max(3, capacity) if square else capacity)
         width = self.layout.width(self.stream.profile, self.rows.dtype, shape)
         capacity = -(-capacity // width) * width
@@ -320,44 +328,45 @@ class Reader(ABC):
         return Panel(capacity, width, values, uu, nbytes, shape)
 
     def panel_bytes(self, capacity: int) -> int:
-        """Return the size in bytes of a panel, the buffers of ``capacity`` right-hand rows U of a product K(X, U)."""
+        """Return the size in bytes of a panel, the buffers of ``capacity`` rows U of products K(X, U)."""
         return self.values_bytes(capacity) + capacity * self.real.itemsize
 
     @abstractmethod
     def values_bytes(self, capacity: int) -> int:
-        """Return how many bytes a panel of ``capacity`` right-hand rows U of K(X, U) needs for their features."""
+        """Return how many bytes the features of ``capacity`` rows U of K(X, U) take in their buffer, the panel."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         """Return a view of ``capacity`` rows of a panel, the buffers of the rows U of K(X, U), from row ``first`` on.
 
-        ``first`` and ``capacity`` are multiples of ``width``. The buffer ``count`` holds the number of valid rows in
-        the view. This base method selects the rows' squared norms; subclasses also select the rows themselves.
+        ``first`` and ``capacity`` are multiples of the attribute ``width``. The buffer ``count`` holds the number of
+        valid rows in the view. This base method selects the rows' squared norms. Subclasses also select the rows.
         """
         uu = self.stream.part(panel.uu, first * self.real.itemsize, capacity * self.real.itemsize)
         return replace(panel, capacity=capacity, uu=uu)
 
     @abstractmethod
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel, the buffer of right-hand rows U.
+        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel, the buffer of the rows U of K(X, U).
 
-        For position -1 no row is copied. ``fresh`` says that earlier rows of the panel need not stay. Raises ValueError
-        if the panel was made for CSR rows with fewer entries.
+        For position -1 no row is copied. If ``fresh`` is true, rows that are in the panel already may be overwritten.
+        Raises ValueError if the panel was made for CSR rows with fewer entries.
         """
 
     @abstractmethod
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
         """Yield the launches of a product K(X, U) over the lane groups ``groups`` of X.
 
-        A lane group is V rows stored side by side. ``panel`` holds the right-hand rows U. Run each launch before the
-        next is taken, since ``panel`` may change.
+        A lane group is V rows whose values stand interleaved. ``panel`` is the buffer of the right-hand rows U. The
+        caller must run each launch before it takes the next one, since ``panel`` may change.
         """
 
     @abstractmethod
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        """Yield the launches of a product K(R, U) between rows of two panels, which are buffers of some rows of X.
+        """Yield the launches of a product K(R, U) between the rows R of ``panel`` and the rows U of ``right``.
 
-        R are the lane groups ``groups`` of ``panel``; a lane group is V rows stored side by side. ``rows`` has the
-        position in X of each row of ``panel``. U are the first ``count`` rows of the panel ``right``.
+        Panels are buffers of some rows of X. R are the lane groups ``groups`` of ``panel``. A lane group is V rows
+        whose values stand interleaved. The buffer ``rows`` holds the position in X of each row of ``panel``. U are the
+        first rows of ``right``, and the buffer ``count`` holds their number.
         """
 
 
@@ -373,13 +382,13 @@ class Layout(ABC):
     most
         the largest number of columns that rows may have.
     sparse
-        whether zeros are left out, so that subtracting a centre would add entries.
+        whether zeros are left out, so that subtracting a vector from the rows would add entries.
     in_order
-        whether rows keep the caller's order. If not, as in clusters, :meth:`row_bytes` may be larger than the true
-        size of a row.
+        whether rows keep the caller's order. The layout "clustered" does not: it puts similar rows together, and
+        :meth:`row_bytes` may exceed the true size of a row.
     shared
-        whether a panel holds all right-hand rows U of a product K(X, U) at once. Otherwise each block of U has a
-        launch of its own.
+        whether the panel, the buffer of the right-hand rows U of K(X, U), holds all of U at once. Otherwise U is copied
+        in blocks, and each block has a launch of its own.
     splits
         whether columns with few zeros are stored densely, apart from the sparse entries of the other columns.
     elementwise
@@ -387,9 +396,9 @@ class Layout(ABC):
     binary
         whether the entries of rows must be 0 or 1.
     plain
-        the name of a simpler layout, or "". The simpler layout takes less memory and less time to lay out, and replaces
-        this one for rows that are read only once. If there is one, products with this layout store values of K first,
-        and then add them to weighted sums.
+        the name of a simpler layout, or "". The simpler layout takes less memory and less time to build, and replaces
+        this one for rows that are read only once. If the name is not "", products with this layout store values of K
+        first, and then add the values to weighted sums.
 
     clsvm/tools/emit.py prints these attributes in the headers of C programs:
 
@@ -397,8 +406,8 @@ class Layout(ABC):
         panel_words: lines that say how the right-hand rows U of a product K(X, U) lie in memory.
         arguments: the meaning of the kernel arguments that differ between layouts.
 
-    Predictions sum over support vectors in multiples of 64. So 64 must be a multiple of V, the number of rows that are
-    stored side by side, and of the number of right-hand rows in a block of a panel.
+    Predictions take support vectors in multiples of 64. Therefore 64 must be a multiple of :meth:`width`, and of V, the
+    number of rows whose values stand interleaved.
     """
 
     name: str
@@ -421,10 +430,10 @@ class Layout(ABC):
 
     @abstractmethod
     def cost(self, survey: Survey) -> float | None:
-        """Return the cost of a value of K, in multiply-adds of dense rows, or None if "auto" may not choose it."""
+        """Return the cost of a value of K in multiply-adds of dense rows; None if "auto" may not choose the layout."""
 
     def setup_cost(self, survey: Survey) -> float:
-        """Return how much more laying out a row costs than copying it, in multiply-adds of dense rows."""
+        """Return the cost of converting a row to the layout, without copying it, in multiply-adds of dense rows."""
         return 0.0
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
@@ -436,23 +445,23 @@ class Layout(ABC):
 
     @abstractmethod
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
-        """Return the approximate size in bytes of a laid-out row of X, by which memory is budgeted."""
+        """Return the approximate size in bytes of a row of X in the layout, from which memory needs are estimated."""
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
         """Return the part of a panel's size in bytes that does not depend on its number of rows.
 
-        A panel is the buffer of right-hand rows, here rows of X, in blocks of ``width`` rows. Each of its rows takes
-        :meth:`row_bytes` more.
+        A panel is the buffer of the rows U of products K(X, U), stored in blocks of ``width`` rows. Each row of U
+        adds :meth:`row_bytes` to the size of the panel.
         """
         return 0
 
     @abstractmethod
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
-        """Subtract the plan's centre from the rows X (n, d), and lay them out on the device."""
+        """Subtract the vector ``plan.centre`` from the rows X (n, d), and store them on the device in this layout."""
 
     @abstractmethod
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of right-hand rows U of K(X, U) that stand side by side in their buffer, the panel.
+        """Return the number of right-hand rows U of K(X, U) in a block of their buffer, the panel.
 
         ``shape`` is the size class of U: "two", "few" or "many" rows (profiles.shape_class).
         """
@@ -461,24 +470,26 @@ class Layout(ABC):
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         """Return the OpenCL text and -D options of the kernel gram, which computes K(X, U).
 
-        X are rows of d features in this layout. If ``of_panel``, X are rows of a panel, the buffer of right-hand rows.
+        X are rows of d features in this layout. If ``of_panel``, X are themselves right-hand rows in a panel, a buffer.
 
         The kernel's parameters are, in order:
 
-        - the first lane group, the number of lane groups, and the number of the first row of X that has results;
+        - the index of the first lane group (V rows of X);
+        - the number of lane groups;
+        - the row of X to which the first number in each row of the output belongs;
         - Launch.arguments;
         - the macros STORE_PARAMETERS, UPDATE_PARAMETERS and KERNEL_PARAMETERS of templates/gram/epilogue.mako.
 
-        The text takes its sizes from the macros V and INDEX (:func:`options`) and UB (:meth:`width`). Other macros say
-        where the values of K go, such as STORE and UPDATE (programs.PRODUCTS). Templates finish_*.mako implement them.
-        Only SECTIONS needs more: the kernel's body begins with the macro SECTION.
+        The macros V and INDEX (:func:`options`) and UB (:meth:`width`) set sizes in the text. Other macros, such as
+        STORE and UPDATE (programs.PRODUCTS), say where the values of K go. The templates finish_*.mako implement the
+        macros. Only SECTIONS needs a line in the kernel itself, whose body begins with the macro SECTION.
         """
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
         """Return the OpenCL text and -D options of the kernel forward_back, or None if the layout has no such kernel.
 
-        The kernel computes K' H K v for coefficients v of several outputs, in one pass over the rows of K. H has a
-        weight for each row, or a matrix for each row that couples its outputs.
+        The kernel computes K' H K v in one pass over the rows of K. K' is the transpose of K, and v has a column of
+        coefficients for each output. H multiplies each row of K v by weights or by a matrix that belong to the row.
         """
         return None
 
@@ -489,8 +500,8 @@ class Layout(ABC):
     def grid(self, numbers: Mapping[str, int], groups: int, blocks: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return the global and local size of a launch that computes K(X, U) in work-group style (on GPUs).
 
-        X has ``groups`` lane groups, of V rows stored side by side, and the right-hand rows U have ``blocks`` blocks.
-        ``numbers`` are the kernel's -D options by name.
+        X has ``groups`` lane groups, each of V rows whose values stand interleaved. The right-hand rows U have
+        ``blocks`` blocks. ``numbers`` are the kernel's -D options by name.
         """
         items = self.items(numbers)
         shared = -(-blocks // numbers.get("BLOCKS", 1))
@@ -499,14 +510,18 @@ class Layout(ABC):
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
         """Return the number of work-items of a launch in SIMD style (on CPUs) over ``groups`` lane groups.
 
-        A lane group is V rows stored side by side, and costs ``cells`` multiply-adds. ``numbers`` are the kernel's -D
-        options by name. ``of_panel`` says whether the lane groups are right-hand rows U, for K(U, U), or rows of X.
+        A lane group is V rows whose values stand interleaved, and costs ``cells`` multiply-adds. ``numbers`` are the
+        kernel's -D options by name. A product is K(X, U), or K(U, U) if ``of_panel`` is true. U are rows of X that were
+        copied into a buffer. The lane groups hold the left-hand rows of the product, X or U.
         """
         return -(-groups // numbers.get("GROUPS", 1))
 
 
 def lanes(profile: Profile, dtype: str) -> int:
-    """Return V, the number of rows in a lane group. In SIMD style V is half as large for float64 as for float32."""
+    """Return V, the number of rows that kernels compute side by side.
+
+    For kernels in SIMD style (on CPUs), V is half as large for float64 as for float32.
+    """
     return profile.lanes // 2 if dtype == "float64" and profile.style == "simd" else profile.lanes
 
 
@@ -518,7 +533,7 @@ def options(profile: Profile, dtype: str, d: int = 0) -> list[str]:
 
 
 def packing(profile: Profile, source: DTypeLike, d: int, dtype: str) -> list[str]:
-    """Return the compiler options (-D) of kernels that pack the caller's rows, of dtype ``source`` and d features."""
+    """Return the -D options of kernels that read the caller's rows, of dtype ``source`` and with d features."""
     return [*options(profile, dtype, d), f"-DINPUT={'float' if np.dtype(source) == np.float32 else 'double'}"]
 
 
@@ -538,7 +553,7 @@ def in_order(n: int, n_pad: int) -> Places:
 
 
 def check_norms(norms: NDArray[Any], rows: Rows) -> None:
-    """Raise ValueError if a row's squared norm is not finite, since K has no values for it."""
+    """Raise ValueError if the squared norm of a row is not finite, since its kernel values cannot be computed."""
     if np.isnan(norms).any():
         raise ValueError("X must have no missing or infinite values, got a row whose squared norm is NaN")
     if not np.isfinite(norms).all():
