@@ -1,6 +1,6 @@
-"""Define kernel functions: the expression language, the built-in functions, and :class:`Kernel`.
+"""Define kernel functions: the language of their expressions, the built-in functions, and :class:`Kernel`.
 
-A Kernel is a kernel function with values of its parameters.
+A Kernel is a kernel function together with the values of its parameters.
 """
 
 from __future__ import annotations

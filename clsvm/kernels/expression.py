@@ -1,15 +1,16 @@
 """Parse expressions of kernel functions, evaluate them in NumPy, render them as OpenCL, find their rounding errors.
 
-:class:`Expression` parses a text with Python's ``ast`` and accepts only known names and the functions of the table
-FUNCTIONS. No text of the user reaches the OpenCL compiler: the OpenCL text is made from the tree. The host computes
-each subtree without variables in float64 and passes its value as a kernel argument, so that new parameter values need
-no build. A power with a whole exponent becomes products by repeated squaring. A repeated subtree becomes an OpenCL
-variable.
+:class:`Expression` parses a text with Python's ``ast``, and accepts only known names and the functions of the table
+FUNCTIONS. The OpenCL text is made from the expression tree, so no text of the user reaches the OpenCL compiler.
+
+Some subtrees contain parameters but no variables, where variables are quantities that depend on the rows. The host
+computes the value of such a subtree in float64 and passes it as an argument to the OpenCL kernel. So no program is
+built for new parameter values. A power with a whole exponent becomes products by repeated squaring. A repeated subtree
+becomes an OpenCL variable.
 
 :func:`compare` finds rounding errors: it computes an expression in a dtype and in a wider type, and compares the
-values. It also finds subtrees whose values leave the range of the dtype. For example xx * yy in dot / sqrt(xx * yy)
-overflows float32 long before the quotient does. :func:`inner_products` and :func:`elements` return sample values of the
-variables.
+values. It also finds subtrees whose values leave the range of the dtype. For example, x ** 2 in sqrt(x ** 2) overflows
+float32 long before x does. :func:`inner_products` and :func:`elements` return sample values of the variables.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from scipy import special
 
 
 def _whole_power(x: Any, n: int) -> Any:
-    """Return x ** n by repeated squaring, as ``ipow`` does on the device."""
+    """Return x ** n by repeated squaring, in the order of operations of the OpenCL function ``ipow``."""
     result, square, left = 1.0, x, abs(int(n))
     while left:
         result = result * square if left & 1 else result
@@ -41,7 +42,7 @@ def _whole_power(x: Any, n: int) -> Any:
 
 
 def _erf(x: Any) -> Any:
-    """Return erf(x) in the type of x. Long double is computed in float64, since SciPy has no erf for long double."""
+    """Return erf(x) in the type of x. For long double, which SciPy's erf does not accept, compute in float64."""
     wide = getattr(x, "dtype", None) == np.longdouble
     return special.erf(x.astype(np.float64)).astype(np.longdouble) if wide else special.erf(x)
 
@@ -93,7 +94,7 @@ _OPERATORS = {
     ast.Eq: Function(np.equal, "({} == {})", 2, True),
     ast.NotEq: Function(np.not_equal, "({} != {})", 2, True),
 }
-_WHOLE = Function(_whole_power, "ipow({}, {})", 2)  # the second argument is an int
+_WHOLE = Function(_whole_power, "ipow({}, {})", 2)  # power whose exponent, the second argument, is an int
 _MAX_LENGTH, _MAX_DEPTH, _MAX_CONSTANT, _MAX_WHOLE = 4096, 100, 1e30, 16
 
 
@@ -122,25 +123,28 @@ class Node:
         return self.apply(argument.evaluate(values) for argument in self.args)
 
     def apply(self, arguments: Iterable[Any]) -> Any:
-        """Return the function's value at the ``arguments``. If all are numbers, the value is a Python number."""
+        """Return the value of the node's function at ``arguments``, which are NumPy arrays or Python numbers.
+
+        If all arguments are numbers, the value is a Python number.
+        """
         assert self.function
-        # integers become floats, since NumPy integers overflow and have no negative powers
+        # Python integers become floats, because integers overflow in NumPy and have no negative powers.
         value = self.function.numpy(*(float(a) if isinstance(a, int) else a for a in arguments))
-        # a float64 scalar of NumPy would turn float32 arrays into float64, so scalars become Python floats
+        # A float64 scalar of NumPy would turn float32 arrays into float64 arrays, so it becomes a Python float.
         return float(value) if isinstance(value, np.floating) or getattr(value, "shape", None) == () else value
 
 
 @dataclass(frozen=True)
 class Expression:
-    """Parse and check a text of the expression language.
+    """Parse and check a text in the language in which users write kernel functions.
 
     Raises ValueError for a text outside the language; the message names the token and its column. Raises TypeError if
-    ``text`` is no string.
+    ``text`` is not a string.
 
     Attributes
     ----------
     text
-        the expression as ast.unparse writes it.
+        text of the expression, as Python's ast.unparse writes it.
     variables
         names of quantities that depend on the rows, such as dot and sqdist.
     parameters
@@ -162,7 +166,7 @@ class Expression:
         parsed = _parse(source)
         tree = _Reader(self, source).read(parsed)
         if tree.function and tree.function.truth:
-            raise ValueError(f"a comparison stands only in where(...), got one as the value of {self.text!r}")
+            raise ValueError(f"a comparison is allowed only in where(...), got one as the value of {self.text!r}")
         object.__setattr__(self, "text", ast.unparse(parsed))
         object.__setattr__(self, "tree", tree)
 
@@ -172,17 +176,17 @@ class Expression:
         return frozenset(self.tree.names())
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
-        """Compute the expression in NumPy. ``values`` maps each name in it to an array or a Python number."""
+        """Compute the expression in NumPy. ``values`` maps each name in the expression to an array or a number."""
         return self.tree.evaluate(values)
 
     @cached_property
     def exponents(self) -> frozenset[str]:
-        """Return the integer parameters that occur as exponents in the expression."""
+        """Return the names of the integer parameters that occur as exponents in the expression."""
         return frozenset(name for node in self.tree.walk() if node.function is _WHOLE and (name := node.args[1].name))
 
     @cached_property
     def hoisted(self) -> tuple[Node, ...]:
-        """Return the largest subtrees that contain parameters and no variable.
+        """Return the largest subtrees that contain parameters and no variable, such as -gamma in exp(-gamma * sqdist).
 
         The host computes the value of each subtree and passes it to the OpenCL kernel as an argument.
         """
@@ -199,7 +203,8 @@ class Expression:
     def opencl(self, prefix: str) -> tuple[list[str], str]:
         """Return OpenCL statements that define variables for repeated subtrees, and the OpenCL text of the value.
 
-        Numbers have the OpenCL type ``kv``. The text calls the value of subtree i of :attr:`hoisted` ``<prefix><i>``.
+        All numbers have the OpenCL type ``kv``. The value of a subtree in :attr:`hoisted` is an argument of the OpenCL
+        kernel. Its name is ``prefix`` followed by the subtree's position in :attr:`hoisted`.
         """
         arguments = {node: f"{prefix}{i}" for i, node in enumerate(self.hoisted)}
         times: Counter[Node] = Counter()
@@ -238,7 +243,7 @@ def _count(node: Node, arguments: Mapping[Node, str], times: Counter[Node]) -> N
 
 
 def _one_line(text: Any) -> str:
-    """Return a text on one line, without outer blanks. Raises ValueError for characters outside the language."""
+    """Return a text on one line, without outer blanks. Raises ValueError for characters that no expression has."""
     if not isinstance(text, str):
         raise TypeError(f"an expression is text, got {text!r}")
     if len(text) > _MAX_LENGTH:
@@ -250,18 +255,21 @@ def _one_line(text: Any) -> str:
 
 
 def _parse(text: str) -> ast.expr:
-    """Return Python's syntax tree of a text. Raises ValueError for a text that is not an expression."""
+    """Return Python's syntax tree of a text. Raises ValueError if the text is not an expression in Python's syntax."""
     try:
         with warnings.catch_warnings(action="ignore"):
             return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.args[0] if error.args else "too deep"
-        column = getattr(error, "offset", 1) or len(text) + 1  # Python's offset 0 means the end of the text
+        column = getattr(error, "offset", 1) or len(text) + 1  # in a SyntaxError, offset 0 means the end of the text
         raise ValueError(f"not an expression: {reason}, at column {column} of {text[:80]!r}") from None
 
 
 class _Reader:
-    """Convert Python's syntax tree to a :class:`Node`, and raise ValueError for anything outside the language."""
+    """Convert Python's syntax tree of an expression to a :class:`Node`, a checked expression tree.
+
+    Raises ValueError for anything that the language of kernel functions lacks.
+    """
 
     def __init__(self, e: Expression, source: str) -> None:
         self.e, self.source = e, source
@@ -278,7 +286,7 @@ class _Reader:
             with np.errstate(all="ignore"):
                 number = float(made.evaluate({}))
             if not abs(number) < _MAX_CONSTANT:
-                raise self.refuse(node, f"{number} is not a number of moderate size")
+                raise self.refuse(node, f"expected a number below {_MAX_CONSTANT:g} in absolute value, got {number}")
             return Node(number=number)
         return made
 
@@ -286,7 +294,7 @@ class _Reader:
         match node:
             case ast.Constant(value=value):
                 if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MAX_CONSTANT:
-                    raise self.refuse(node, "a constant that is not a number of moderate size")
+                    raise self.refuse(node, f"expected a number below {_MAX_CONSTANT:g} in absolute value")
                 return Node(number=float(value))
             case ast.Name(id=name):
                 return self._name(node, name)
@@ -310,7 +318,7 @@ class _Reader:
         if name in self.e.variables or name in self.e.parameters:
             return Node(name=name)
         if name in FUNCTIONS:
-            raise self.refuse(node, f"function {name!r} without its arguments")
+            raise self.refuse(node, f"function {name!r} needs its arguments in parentheses")
         known = ", ".join((*self.e.variables, *self.e.parameters))
         name = name[:40]
         raise self.refuse(node, f"unknown name {name!r} (known: {known}; a parameter needs its value, {name}=...)")
@@ -327,7 +335,7 @@ class _Reader:
     def _power(self, node: ast.expr, left: ast.expr, right: ast.expr, depth: int) -> Node:
         """Return the node of left ** right.
 
-        A power with a small whole number or an integer parameter as exponent becomes products, by repeated squaring.
+        If the exponent is a small whole number or an integer parameter, the power is computed by repeated squaring.
         Other powers become calls of ``power``.
         """
         made = self._call(FUNCTIONS["power"], [left, right], depth)
@@ -341,15 +349,16 @@ class _Reader:
 
 
 _COSINES = np.array([1.0, 1 - 1e-6, 0.9, 0.3, 1e-2, 1e-5, -1e-5, -1e-2, -0.3, -0.9, -1.0])
-_POINTS = 6  # rounding errors are estimated at this many values of each variable, from its smallest to its largest
+_POINTS = 6  # rounding errors are estimated at this many values of a variable, from its smallest to its largest value
 _STEPS, _LARGEST = np.linspace(0, 1, _POINTS), float(np.finfo(np.float64).max)
-INVALID = float(np.finfo(np.float32).max)  # stands for the error of an inf or nan where the exact value is finite
+INVALID = float(np.finfo(np.float32).max)  # the error of a computed inf or nan whose exact value is finite
 
 
 class Extent(NamedTuple):
     """Hold the largest and the smallest size of the rows in a set, and their largest and smallest entry.
 
-    The size of a row is its squared norm. If K(x, y) = f(sum_j e(x_j, y_j)), it is instead a bound of such sums
+    For a kernel function of inner products, the size of a row is its squared norm. Other kernel functions depend on a
+    sum of terms, one for each feature. Then the size of a row is an estimate of how large such sums become
     (Kernel.sizes).
 
     Attributes
@@ -359,9 +368,9 @@ class Extent(NamedTuple):
     least
         the smallest nonzero size of a row.
     high
-        the largest absolute entry if K(x, y) = f(sum_j e(x_j, y_j)), else 0.
+        the largest absolute entry of a row, or 0 for a kernel function of inner products.
     low
-        the smallest nonzero absolute entry if K(x, y) = f(sum_j e(x_j, y_j)), else 0.
+        the smallest nonzero absolute entry of a row, or 0 for a kernel function of inner products.
     """
 
     largest: float
@@ -370,25 +379,32 @@ class Extent(NamedTuple):
     low: float = 0.0
 
     def union(self, other: Extent) -> Extent:
-        """Return the extent of the union of both sets of rows."""
+        """Return the extent of all rows of two sets: the ranges of their sizes and of their absolute entries.
+
+        The lower end of a range is the smallest value that is not 0. The size of a row is its squared norm or, if the
+        kernel function has no inner products, an estimate of a sum over the features.
+        """
         highest = max(self.largest, other.largest), max(self.high, other.high)
         low = [min((one for one in pair if one > 0), default=0.0) for pair in zip(self, other, strict=True)]
         return Extent(highest[0], low[1], highest[1], low[3])
 
 
 class Evaluation(NamedTuple):
-    """Hold the largest errors of an expression that was evaluated in a dtype for many values of its variables.
+    """Hold the largest errors of an expression that was computed in a dtype for many values of its variables.
+
+    A computed value in the dtype is compared with the exact value, which is computed in a wider type. The absolute
+    error is |computed value - exact value|. Infinite exact values do not count.
 
     Attributes
     ----------
     largest
-        the largest absolute value of the expression.
+        the largest absolute exact value.
     error
-        the largest absolute error; INVALID if a computed value is not finite although the exact value is finite.
+        the largest absolute error. It is INVALID if a computed value is not finite although the exact value is finite.
     outside
-        the largest absolute error where the value of some subtree overflowed or underflowed.
+        the largest absolute error among values for which a subtree of the expression overflowed or underflowed.
     out_of_range
-        whether the value of any subtree overflowed or underflowed.
+        whether any subtree of the expression overflowed or underflowed.
     """
 
     largest: float
@@ -398,11 +414,11 @@ class Evaluation(NamedTuple):
 
 
 def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Evaluate an expression in a wider type and in ``dtype``, and return three arrays.
+    """Evaluate an expression both in ``dtype`` and in a wider type, and return three arrays.
 
-    These are the values in the wider type, the absolute errors of the values in ``dtype``, and a mask. The mask is set
-    where the value of a subtree overflowed or underflowed in ``dtype``. An error is 0 where the value in the wider type
-    is not finite, and INVALID where only the value in ``dtype`` is not finite.
+    The first array has the values in the wider type. The second has the absolute errors of the values in ``dtype``. The
+    third is a mask, set where a subtree of the expression overflowed or underflowed in ``dtype``. An error is 0 where
+    the value in the wider type is not finite, and INVALID where only the value in ``dtype`` is not finite.
 
     ``values`` maps each variable to an array of the wider type, and each parameter to a Python number. Arrays are
     broadcast.
@@ -414,7 +430,7 @@ def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[
         size = np.abs(narrow)
         if size.min() >= tiny and size.max() < np.inf:
             return wide, narrow, left
-        narrow = np.where(size < tiny, narrow.dtype.type(0), narrow)  # some devices flush subnormals to 0
+        narrow = np.where(size < tiny, narrow.dtype.type(0), narrow)  # some devices flush subnormal numbers to 0
         return wide, narrow, left | ~np.isfinite(narrow) | ((np.abs(wide) < tiny) & (wide != 0))
 
     def walk(node: Node) -> tuple[Any, Any, Any]:
@@ -424,7 +440,7 @@ def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[
             return (value, value, False) if is_number else narrowed(value, value, False)
         wides, narrows, lefts = zip(*map(walk, node.args), strict=True)
         wide, left = node.apply(wides), reduce(or_, lefts)
-        if not isinstance(wide, np.ndarray):  # the subtree has no variable, so the host computes it in float64
+        if not isinstance(wide, np.ndarray):  # a subtree without variables, which the host computes in float64
             return wide, wide, False
         narrow = node.apply(narrows)
         return (wide, narrow, left) if node.function.truth else narrowed(wide, narrow, left)
@@ -437,9 +453,11 @@ def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[
 
 
 def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Evaluation:
-    """Return max |wide|, max error, max error where ``left`` is set, and whether ``left`` is set anywhere.
+    """Summarize the three arrays that :func:`compare` returns for an expression.
 
-    The three arrays are those that :func:`compare` returns: values, errors, and a mask of overflow and underflow.
+    ``wide`` has values in a wider type, ``error`` the absolute errors in a dtype, and ``left`` is set where a subtree
+    overflowed or underflowed. Return max |wide|, max error, max error where ``left`` is set, and whether ``left`` is
+    set anywhere.
     """
     finite = np.abs(wide[np.isfinite(wide)]).max(initial=0.0)
     outside = np.where(left, error, 0).max()
@@ -447,23 +465,24 @@ def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Eval
 
 
 def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArray[Any]]:
-    """Return values of xx, yy, dot and sqdist, of type ``wide``, at which rounding errors are tested.
+    """Return values of xx = <x,x>, yy = <y,y>, dot = <x,y> and sqdist = |x - y|^2 at which rounding errors are tested.
 
-    ``rows`` gives the smallest and the largest squared norm of the rows x, and ``others`` those of the rows y.
+    ``rows`` gives the smallest and the largest squared norm of the rows x, and ``others`` those of the rows y. The
+    values have the type ``wide``.
     """
     xx = between(rows.least, rows.largest, wide)[:, None, None]
     yy = between(others.least, others.largest, wide)[:, None]
-    with np.errstate(invalid="ignore"):  # infinite sizes give nan
-        # rows of equal norm may be equal: dot is then set to exactly xx, so that their distance is 0
+    with np.errstate(invalid="ignore"):  # infinite norms give nan
+        # Rows of equal norm may be equal rows. For the cosine 1, dot is then exactly xx, so that their distance is 0.
         dot = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy)) * _COSINES
         return {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0)}
 
 
 def elements(rows: Extent, others: Extent, signs: Sequence[int], wide: type) -> dict[str, NDArray[Any]]:
-    """Return entries x_j and y_j, of type ``wide``, at which rounding errors are tested.
+    """Return entries of rows x and y, of type ``wide``, at which rounding errors are tested.
 
-    An entry is 0 or has one of the ``signs``, 1 and -1. ``rows`` gives the smallest and the largest absolute
-    entry of the rows x, and ``others`` those of the rows y.
+    An entry is 0 or has a sign in ``signs``, which lists 1, -1 or both. ``rows`` gives the smallest and the largest
+    absolute entry of the rows x, and ``others`` those of the rows y.
     """
     x, y = (
         np.concatenate([[0.0], *(sign * between(one.low, one.high, wide) for sign in signs)]) for one in (rows, others)
@@ -472,7 +491,10 @@ def elements(rows: Extent, others: Extent, signs: Sequence[int], wide: type) -> 
 
 
 def between(least: float, largest: float, wide: type = np.longdouble) -> NDArray[Any]:
-    """Return _POINTS numbers of type ``wide`` from ``least`` to ``largest`` in a geometric sequence."""
+    """Return a geometric sequence of _POINTS numbers from ``least`` to ``largest``, of type ``wide``.
+
+    If ``least`` is 0 or equals ``largest``, all numbers are ``largest``.
+    """
     if not 0 < least < largest:
         return np.full(_POINTS, largest, wide)
     inner = np.exp(math.log(least) * (1 - _STEPS) + math.log(min(largest, _LARGEST)) * _STEPS)

@@ -1,8 +1,8 @@
-"""Define kernel functions with parameter values: built-in ones, ones that users write, and their sums and products.
+"""Define kernel functions with parameter values: built-in functions, functions of users, and their sums and products.
 
-:class:`Kernel` is the public class. A Kernel evaluates K on the host, provides the arguments of OpenCL kernels, and
-estimates the rounding errors of K (:meth:`Kernel.rounding`, :meth:`Kernel.evaluation`). :func:`make` returns a built-in
-function.
+:class:`Kernel` is the public class. It evaluates a kernel function K on the host, provides the arguments of OpenCL
+kernels, and estimates the rounding errors of K (:meth:`Kernel.rounding`, :meth:`Kernel.evaluation`). :func:`make`
+returns a built-in function.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from clsvm.kernels.expression import INVALID, Evaluation, Extent, between, compa
 from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, distances, user_spec
 
 _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)
-# The float64 error of K is estimated from its float32 error if that is at most this share of the largest |K|.
+# The float64 error of K is estimated from the float32 error if that is at most this share of the largest |K|.
 _DIGITS = 1e-3
-_CELLS = 1 << 18  # the host computes this many terms e(x_j, y_j) of f(sum_j e(x_j, y_j)) at a time
-_SAMPLE = 500  # rows on which Kernel.check tests a kernel function
-# Kernel.rounding evaluates K at distances (eps / 2)^step, with more steps for functions of sqdist alone.
+_CELLS = 1 << 18  # the host computes about this many terms e(x_j, y_j) of f(sum_j e(x_j, y_j)) at a time
+_SAMPLE = 500  # number of rows on which Kernel.check tests a kernel function
+# Kernel.rounding tests rows with <x,y> = (1 - t) |x| |y| and t = 2 (eps / 2)^step, functions of |x - y| by more steps.
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)
-# Kernel.rounding evaluates K for rows of these squared norms, as shares of the largest squared norm.
+# Squared norms of the rows on which Kernel.rounding tests a kernel function, as fractions of the largest squared norm.
 _SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])
 
 
@@ -73,7 +73,7 @@ class Check(NamedTuple):
 
     @classmethod
     def of(cls, K: Matrix) -> Check:
-        """Return the report on a kernel matrix K (n, n): its symmetry, its eigenvalues, and whether it is finite."""
+        """Return a report on a kernel matrix K (n, n): its symmetry, its eigenvalues, and whether it is finite."""
         if not np.isfinite(K).all():
             return cls(len(K), False, math.inf, False, -math.inf, math.inf, False)
         asymmetry, scale = float(np.abs(K - K.T).max(initial=0.0)), float(np.abs(K).max(initial=0.0))
@@ -88,17 +88,17 @@ class Check(NamedTuple):
 class Kernel:
     """Represent a kernel function K(x, y) with the values of its parameters.
 
-    A kernel is immutable and hashable, and can be pickled. ``k1 + k2``, ``k1 * k2``, ``k + 1``, ``2 * k``, ``k ** 2``
-    are kernels. The 1 and the 2 of ``k + 1`` and ``2 * k`` become parameters ``offset`` and ``scale``. If both operands
-    have a parameter of the same name, the right operand's parameter gets the suffix ``_2``. :meth:`elementwise` makes
-    kernels of sums over features.
+    A kernel is immutable and hashable, and can be pickled. If k and l are kernels, so are ``k + l``, ``k * l``,
+    ``k + 1``, ``2 * k`` and ``k ** 2``. In ``k + 1`` the 1 becomes a parameter ``offset``. In ``2 * k`` the 2 becomes a
+    parameter ``scale``. If both operands have a parameter of the same name, the right operand's parameter gets the
+    suffix ``_2``. :meth:`elementwise` makes kernels of sums over features.
 
     Parameters
     ----------
     function : str
-        Name of a built-in kernel function (``clsvm kernels list``), or an expression. An expression consists of dot =
-        <x,y>, sqdist = |x - y|^2, xx = <x,x>, yy = <y,y>, parameters, numbers, ``+ - * / **``, the functions in
-        clsvm.expression.FUNCTIONS, and comparisons in ``where(...)``.
+        Name of a built-in kernel function (``clsvm kernels list``), or an expression. An expression contains dot =
+        <x,y>, sqdist = |x - y|^2, xx = <x,x>, yy = <y,y>, parameters and numbers. They are combined by ``+ - * / **``,
+        the functions in clsvm.expression.FUNCTIONS, and comparisons in ``where(...)``.
     **params : float or int
         Values of the parameters. Parameters of a built-in function that are not given have their defaults.
 
@@ -158,7 +158,7 @@ class Kernel:
         Raises
         ------
         ValueError, TypeError
-            As the constructor does. ValueError also if e(0, 0) is not finite.
+            If an argument is invalid, as for the constructor. ValueError also if e(0, 0) is not finite.
         """
         if not isinstance(nonnegative, bool):
             raise TypeError(f"nonnegative must be True or False, got {nonnegative!r}")
@@ -167,7 +167,7 @@ class Kernel:
     def _check_numbers(self) -> None:
         """Raise ValueError if a number that OpenCL kernels get (:attr:`numbers`) is not finite.
 
-        If K(x, y) = f(sum_j e(x_j, y_j)), raise it also if e(0, 0) is not finite.
+        If K(x, y) = f(sum_j e(x_j, y_j)), raise ValueError also if e(0, 0) is not finite.
         """
         for number in self.numbers:
             if not math.isfinite(number):
@@ -188,17 +188,17 @@ class Kernel:
 
     @cached_property
     def numbers(self) -> tuple[float | int, ...]:
-        """Return the numbers that OpenCL kernels get as arguments (``spec.arguments``), computed in float64."""
+        """Return the numbers that OpenCL kernels get as arguments, such as -gamma. They are computed in float64."""
         with np.errstate(all="ignore"):
             return tuple(argument.value(self.params) for argument in self.spec.arguments)
 
     def scalars(self, dtype: str) -> tuple[np.generic, ...]:
-        """Return :attr:`numbers` as arguments of OpenCL kernels that compute in ``dtype``."""
+        """Return the numbers that OpenCL kernels get as arguments, as NumPy scalars of ``dtype`` or int32."""
         types = (np.int32 if argument.type == "int" else np.dtype(dtype).type for argument in self.spec.arguments)
         return tuple(made(value) for made, value in zip(types, self.numbers, strict=True))
 
     def beyond(self, dtype: str) -> str:
-        """Return a message that names a number which ``dtype`` cannot hold, or "".
+        """Return a message that names a number too large or too small for ``dtype``, or "" if there is none.
 
         The numbers are the parameters, the arguments of OpenCL kernels (:attr:`numbers`) and the constants in the
         expressions. Raises ValueError for an integer parameter of 2^31 or more.
@@ -252,16 +252,16 @@ class Kernel:
         X, Y, empty = arrays.both_dense(X, X if Y is None else Y)
         self.check_domain(X)
         self.check_domain(Y)
-        if self.spec.oracle:  # a NumPy function, whose values do not depend on columns of zeros
+        if self.spec.oracle:  # this NumPy function has the same value if columns of zeros are left out
             with np.errstate(all="ignore"):
                 return self.spec.oracle(X, Y, **self.params)
         return self.evaluate(X, Y, empty)
 
     def evaluate(self, X: Matrix, Y: Matrix, empty: int = 0) -> Matrix:
-        """Compute K (n, m) from the kernel function's expressions, for dense float64 X (n, d) and Y (m, d).
+        """Compute the kernel matrix (n, m) of dense float64 X (n, d) and Y (m, d) from the function's expressions.
 
-        ``empty`` is the number of columns that were left out because they are 0 in X and in Y. For a kernel function
-        f(sum_j e(x_j, y_j)), each of them adds e(0, 0) to the sum.
+        ``empty`` is the number of columns that were left out because they are 0 in X and in Y. If the kernel function
+        is f(sum_j e(x_j, y_j)), each column left out adds e(0, 0) to the sum.
         """
         names, values = self.spec.expression.names, dict[str, Any](self.params)
         if self.spec.element:
@@ -335,10 +335,10 @@ class Kernel:
         return Check.of(self(X[picked]))
 
     def sizes(self, X: Any) -> NDArray[np.float64]:
-        """Return each row's size (n,), from which :meth:`rounding` derives the errors of K.
+        """Return the size of each row (n,), from which :meth:`rounding` derives the rounding errors of K.
 
-        If K = f(sum_j e(x_j, y_j)), the size estimates such sums: 2 * max(|sum_j e(0, x_j)|, |sum_j e(x_j, x_j)|).
-        Otherwise it is the squared norm, or the smallest positive float64 if that underflows to 0 for a nonzero row.
+        If K(x, y) = f(sum_j e(x_j, y_j)), the size of x is 2 * max(|sum_j e(0, x_j)|, |sum_j e(x_j, x_j)|). Otherwise
+        it is the squared norm of x. If this underflows to 0 for a nonzero x, the size is the smallest positive float64.
         """
         with np.errstate(over="ignore", under="ignore"):
             if not self.spec.element:
@@ -362,20 +362,18 @@ class Kernel:
     ) -> float:
         """Return the largest rounding error of K(x, y), divided by ``eps``, for rows x and y of at most this ``size``.
 
-        K is evaluated on a grid of norms and distances. The error at a point of the grid is the larger of two numbers.
-        One is min(2, m) * ``eps`` * |K|, for the rounding of K itself. The other is the change of K due to errors of
-        its arguments. With m = 1 + 0.75 * sqrt(terms), the errors of the arguments are:
+        Sizes are those of :meth:`sizes`, and ``least`` is the smallest nonzero size. ``eps`` is the dtype's relative
+        rounding error. ``terms`` is the number of terms of an inner product or sum, or 0 to count no rounding of sums.
 
-        - if K is a function of inner products: m * ``eps`` * |x| |y| in <x,y>, and likewise in <x,x> and <y,y>;
-        - if K is a function of a sum of terms e(x_j, y_j): max(4, m) * ``eps`` * ``size`` in this sum.
-
-        ``floor`` is a further error of each inner product or sum, because terms underflow (:func:`underflow`).
-        ``terms`` is the number of terms of an inner product, or 0 to count no rounding of its sum. ``least`` is the
-        smallest nonzero size of a row (:meth:`sizes`). The result is infinite if no value on the grid is finite.
+        K is evaluated on a grid of norms and distances. The error at a grid point is the larger of two numbers: the
+        change of K due to errors of its arguments, and min(2, m) * ``eps`` * |K|, where m = 1 + 0.75 * sqrt(terms). The
+        error of <x,y> is m * ``eps`` * |x| |y|, and likewise for <x,x> and <y,y>. If K is a function of a sum of terms
+        e(x_j, y_j), the error of this sum is max(4, m) * ``eps`` * ``size``. ``floor`` is a further error of each inner
+        product or sum, because terms underflow. The result is infinite if no value on the grid is finite.
         """
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
-        # a function of sqdist alone has its largest errors on rows of the largest norm, so no other norm is tested
+        # A function of |x - y| alone has its largest errors for rows of the largest norm, so no other norm is tested.
         distance_only = used == {"sqdist"}
         near = np.concatenate([[0.0], 2 * (eps / 2) ** _STEPS[distance_only]])
         if self.spec.element:
@@ -387,9 +385,9 @@ class Kernel:
             norms = _SIZES[: 1 if distance_only else None] * size
             if least and least < norms.min() and not distance_only:
                 norms = np.concatenate([norms, np.geomspace(least, norms.min(), 5)[:-1]])
-            i, j = np.triu_indices(len(norms))  # pairs i <= j suffice, since K is symmetric
+            i, j = np.triu_indices(len(norms))  # pairs i <= j suffice, because K is symmetric
             xx, yy = norms[i, None], norms[j, None]
-            # rows of equal norm may be equal: dot is then set to exactly xx, so that their distance is 0
+            # Rows of equal norm may be equal rows. Their inner product is exactly xx, so that their distance is 0.
             both = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy))
             dot = both * (1 - near)
             value = self.at(xx, yy, dot)
@@ -404,7 +402,7 @@ class Kernel:
         found = found[~np.isnan(found)]
         return float(found.max()) if found.size else math.inf
 
-    @lru_cache(maxsize=64)  # noqa: B019  as above
+    @lru_cache(maxsize=64)  # noqa: B019  a kernel is immutable, and fits to the same rows repeat the call
     def evaluation(self, rows: Extent, others: Extent, dtype: str, d: int) -> Evaluation:
         """Return the largest errors of K(x, y) that come from evaluating its expressions in ``dtype``.
 
@@ -414,7 +412,7 @@ class Kernel:
         """
         if dtype == "float64":
             single = self.evaluation(rows, others, "float32", d)
-            # if no value overflows or underflows, a float64 error is the float32 error times the ratio of the two eps
+            # Without overflow and underflow, the float64 error is the float32 error times the ratio of the two eps.
             if not single.out_of_range and single.error <= _DIGITS * single.largest:
                 return single._replace(error=single.error * float(np.finfo(np.float64).eps / np.finfo(np.float32).eps))
         if dtype == "float32":
@@ -424,9 +422,9 @@ class Kernel:
         return self._evaluation(rows, others, dtype, d, np.longdouble)
 
     def _evaluation(self, rows: Extent, others: Extent, dtype: str, d: int, wide: type) -> Evaluation:
-        """Return the largest errors of K(x, y) in ``dtype``, by comparison with values in the type ``wide``.
+        """Do the work of :meth:`evaluation`: return the largest errors of K(x, y) in ``dtype``.
 
-        The range of ``wide`` should include the value of each subtree of the expressions. See :meth:`evaluation`.
+        Errors are found by comparison with values in the type ``wide``, in which no subtree should overflow.
         """
         expression = self.spec.expression.tree
         if not self.spec.element:
@@ -444,7 +442,8 @@ class Kernel:
         def moved(error: float) -> float:
             """Return the largest change of K if each of d terms e(x_j, y_j) is wrong by ``error``.
 
-            Return 0 if :meth:`rounding` covers so small an error, and INVALID if ``error`` is INVALID (inf or nan).
+            Return 0 if ``error`` is so small that :meth:`rounding` covers it. If ``error`` is INVALID, which stands for
+            inf or nan, return INVALID.
             """
             if error >= INVALID or error <= least:
                 return INVALID if error > least else 0.0
@@ -456,21 +455,21 @@ class Kernel:
         return Evaluation(whole.largest, *errors, whole.out_of_range or terms.out_of_range)
 
     def _entry_error(self, high: float, eps: float) -> float:
-        """Return the largest change of a term e(x, y), over a grid of y, if x = ``high`` is multiplied by 1 - eps."""
+        """Return the largest change of the term e(x, y), on a grid of y, if x = ``high`` becomes high * (1 - eps)."""
         farthest = 1 if self.spec.nonnegative else 2
         y = high * (1 - farthest * np.concatenate([[0.0], eps ** np.linspace(1, 0, 40)]))
         change = np.abs(self._element(high * (1 - eps), y) - self._element(high, y))
         return float(np.nan_to_num(change, nan=0.0, posinf=0.0).max(initial=0.0))
 
     def at(self, xx: Any = 0.0, yy: Any = 0.0, dot: Any = 0.0, s: Any = 0.0) -> Matrix:
-        """Return K for squared norms xx and yy and inner products dot, or for element-wise sums s. Arrays broadcast."""
+        """Return K for squared norms xx, yy and inner products dot, or for sums s over features. Arrays broadcast."""
         values = {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0), "s": s, **self.params}
         with np.errstate(all="ignore"):
             return np.asarray(self.spec.expression.evaluate(values), np.float64)
 
     @cached_property
     def _sign(self) -> int:
-        """Return 1 or -1 if the terms e(x, y) have one sign on a grid of entries x and y, 0 if both signs occur."""
+        """Return the sign, 1 or -1, of the terms e(x, y) on a grid of entries x and y. Return 0 if both signs occur."""
         axis = np.geomspace(1e-3, 1e3, 13)
         axis = np.concatenate([[0.0], axis] if self.spec.nonnegative else [-axis, [0.0], axis])
         terms = np.asarray(self._element(axis[:, None], axis[None, :]))
@@ -490,17 +489,17 @@ class Kernel:
         return self._made(f"({self.spec.text}) ** {int(exponent)}", self._parameters())
 
     def _composed(self, operator: str, other: Any, number: str) -> Kernel:
-        """Return the kernel ``self operator other``. A number ``other`` becomes a parameter; ``number`` is its name."""
+        """Return the kernel ``self operator other``. If ``other`` is a number, it becomes the parameter ``number``."""
         if isinstance(other, Real) and not isinstance(other, bool):  # type: ignore[unreachable]
             if operator == "+" and other == 0:
-                return self  # sum() of kernels begins with 0 + the first kernel
+                return self  # Python's sum() of kernels begins with 0 + the first kernel
             name = _unused_name(number, self.params)
             text = f"{name} {operator} ({self.spec.text})"
             return self._made(text, (*self._parameters(), Parameter(name, Parameter(name, 1.0).check(other))))
         if not isinstance(other, Kernel):
             return NotImplemented
         if self.spec.element or other.spec.element:
-            raise ValueError(f"{self!r} and {other!r} do not compose: an element-wise kernel composes with numbers")
+            raise ValueError(f"an element-wise kernel combines only with a number, got {self!r} and {other!r}")
         new: dict[str, str] = {}
         for name in (name for name in other.params if name in self.params):
             new[name] = _unused_name(name, {*self.params, *other.params, *new.values()})
@@ -513,7 +512,7 @@ class Kernel:
         return self._made(text, (*self._parameters(), *theirs))
 
     def _parameters(self) -> tuple[Parameter, ...]:
-        """Return the parameters with this kernel's values as defaults. Their lower limits are dropped."""
+        """Return the parameters of this kernel, with its values as defaults and without lower limits."""
         pairs = zip(self.spec.parameters, self.values, strict=True)
         return tuple(Parameter(p.name, value, integer=p.integer) for p, value in pairs)
 
@@ -529,7 +528,7 @@ class Kernel:
         return f"Kernel({(spec.name or spec.text)!r}{params})"
 
     def record(self) -> dict[str, Any]:
-        """Return the kernel as a dictionary for JSON and model files; :meth:`from_record` makes the kernel from it."""
+        """Return a dictionary for JSON and model files, from which :meth:`from_record` makes the kernel again."""
         spec = self.spec
         return {
             "name": spec.name,
@@ -542,10 +541,10 @@ class Kernel:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Kernel:
-        """Return the kernel of a dictionary that :meth:`record` returned, checked as the constructor does.
+        """Return the kernel of a dictionary that :meth:`record` returned, with the checks of the constructor.
 
         Raises ValueError or TypeError if the dictionary is incomplete, an expression is not valid, or the entries
-        contradict each other, such as a built-in name and another function's expression.
+        contradict each other. An example is a built-in name with the expression of another function.
         """
         try:
             name, text, element, params = (record[key] for key in ("name", "expression", "element", "params"))
@@ -558,7 +557,7 @@ class Kernel:
         except KeyError as error:
             raise ValueError(f"a kernel's record needs {error}, got {str(record)[:80]!r}") from None
         if kernel.record() != record:
-            raise ValueError(f"a kernel's entries disagree: expected those of {kernel!r}, got {str(record)[:200]}")
+            raise ValueError(f"a kernel's record must have the entries of {kernel!r}, got {str(record)[:200]}")
         return kernel
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -566,7 +565,7 @@ class Kernel:
 
 
 def _unused_name(name: str, taken: Any) -> str:
-    """Return ``name`` if it is not among the names ``taken``, else the first free one of name_2, name_3, ..."""
+    """Return the first of ``name``, name_2, name_3, ... that is not in ``taken``."""
     return next(n for n in chain([name], (f"{name}_{i}" for i in count(2))) if n not in taken)
 
 
@@ -575,13 +574,13 @@ def _restored(record: Mapping[str, Any]) -> Kernel:
 
 
 def underflow(dtype: str, d: int) -> float:
-    """Return the largest error of an inner product of d terms in ``dtype`` if a device flushes subnormal terms to 0."""
+    """Return the largest error of an inner product of d terms in ``dtype`` on a device that flushes subnormals to 0."""
     return d * float(np.finfo(dtype).tiny)
 
 
 @dataclass(frozen=True)
 class Precomputed:
-    """Mark an X that holds kernel values in place of features: entry j of a row x is K(x, j-th training row)."""
+    """Mark a matrix X that has kernel values in place of features: entry j of row x is K(x, j-th training row)."""
 
     name: ClassVar[str] = "precomputed"
 
@@ -592,8 +591,8 @@ PRECOMPUTED = Precomputed()
 def make(name: str, **params: Any) -> Kernel:
     """Return the built-in kernel function ``name``. Parameters that are not given have their defaults.
 
-    Raises ValueError for an unknown name or parameter or a value outside its limits, TypeError for a value that is not
-    a number.
+    Raises ValueError for an unknown name, an unknown parameter or a value outside its limits. Raises TypeError for a
+    value of a wrong type.
     """
     if not isinstance(name, str) or name not in BUILTIN:
         raise ValueError(f"unknown kernel {name!r}; expected one of {', '.join(BUILTIN)}, or a Kernel")

@@ -1,11 +1,14 @@
 """Describe kernel functions by records (:class:`Spec`). The end of this file has the records of built-in functions.
 
+A kernel function K(x, y) has one of two forms:
+
     inner-product form   K(x, y) = f(dot, sqdist, xx, yy)      xx = <x,x>, yy = <y,y>, dot = <x,y>,
                                                                sqdist = max(xx + yy - 2 dot, 0)   (GTSVM, section 5.2)
-    element-wise form    K(x, y) = f(s),  s = sum_j e(x_j, y_j)
+    element-wise form    K(x, y) = f(s)                        s = sum_j e(x_j, y_j) over all features j
 
-The device code is made from the expressions f and e of a record. Most built-in records also have an oracle, a NumPy
-function that computes K in float64. It is written independently of the expressions, and faster than them on the host.
+A record has the expressions f and e as texts, from which the OpenCL code is made. Most records of built-in functions
+also have an oracle, a NumPy function that computes K in float64. An oracle is written independently of the expressions,
+and is faster than their evaluation on the host.
 """
 
 from __future__ import annotations
@@ -27,13 +30,13 @@ from clsvm.kernels.expression import FUNCTIONS, Expression, Node
 
 Matrix = NDArray[np.float64]
 Oracle = Callable[..., Matrix]
-VARIABLES = ("dot", "sqdist", "xx", "yy")  # variables of f in the inner-product form
-SUM, ELEMENTS = ("s",), ("x", "y")  # variables of f and e in K(x, y) = f(s), s = sum_j e(x_j, y_j)
+VARIABLES = ("dot", "sqdist", "xx", "yy")  # variables of f in K(x, y) = f(<x,y>, |x - y|^2, <x,x>, <y,y>)
+SUM, ELEMENTS = ("s",), ("x", "y")  # variables of f and of e in K(x, y) = f(s), s = sum_j e(x_j, y_j)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """Describe a kernel parameter.
+    """Describe a parameter of a kernel function.
 
     Attributes
     ----------
@@ -56,7 +59,7 @@ class Parameter:
     integer: bool = False
 
     def check(self, value: Any) -> float | int:
-        """Return ``value`` as a Python number. Raises TypeError for another type, ValueError outside the limits."""
+        """Return ``value`` as a Python number. Raises TypeError for a wrong type, ValueError outside the limits."""
         if isinstance(value, bool | np.bool_) or not isinstance(value, Integral if self.integer else Real):
             raise TypeError(f"{self.name} must be {'an integer' if self.integer else 'a number'}, got {value!r}")
         try:
@@ -78,16 +81,16 @@ class Parameter:
 
 
 class Argument(NamedTuple):
-    """Describe a number that a kernel function passes to the device.
+    """Describe a number that OpenCL kernels get as an argument to compute a kernel function.
 
     Attributes
     ----------
     type
-        OpenCL type of the number, "real" or "int".
+        type of the number in the OpenCL text: "int", or "real" for the dtype of kernel values.
     name
         name of the number in the OpenCL text.
     value
-        function that computes the number from the parameter values.
+        function that computes the number from the values of the kernel function's parameters.
     """
 
     type: str
@@ -97,7 +100,9 @@ class Argument(NamedTuple):
 
 @dataclass(frozen=True)
 class Spec:
-    """Describe a kernel function K(x, y) = f(dot, sqdist, xx, yy), or f(s) with s = sum_j e(x_j, y_j).
+    """Describe a kernel function K(x, y): a function f of inner products, or f(s) with s = sum_j e(x_j, y_j).
+
+    The inner products are dot = <x,y>, xx = <x,x>, yy = <y,y> and sqdist = |x - y|^2.
 
     Attributes
     ----------
@@ -110,11 +115,11 @@ class Spec:
     element_text
         text of the expression e, "" for a function of inner products.
     oracle
-        function oracle(X, Y, **params) that returns K (n, m) in float64, or None.
+        function oracle(X, Y, **params) that returns the kernel matrix of X and Y in float64, or None.
     doc
         formula in mathematical notation, for lists of kernel functions.
     nonnegative
-        whether rows must have no negative entries.
+        whether negative entries of rows are refused.
     """
 
     name: str
@@ -139,7 +144,7 @@ class Spec:
 
     @property
     def formula(self) -> str:
-        """Return the text of the expression f, followed by that of e if K(x, y) = f(sum_j e(x_j, y_j))."""
+        """Return the text of the expression f, followed by the text of e if K(x, y) = f(sum_j e(x_j, y_j))."""
         sums = f", s = sum {self.element.text}" if self.element else ""
         return self.expression.text + sums
 
@@ -149,10 +154,11 @@ class Spec:
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
-        """Return the numbers that the device gets as kernel arguments: f0, f1, ... for f and e0, e1, ... for e.
+        """Return the numbers that OpenCL kernels get as arguments to compute the kernel function.
 
-        f and e are the expressions in K(x, y) = f(sum_j e(x_j, y_j)); a function of inner products has only f. The
-        numbers are the values of the largest subtrees of these expressions that contain parameters and no variable.
+        Each number is the value of a subtree that contains parameters and no variable, such as -gamma in exp(-gamma *
+        sqdist). The numbers of the expression f are named f0, f1, ... If K(x, y) = f(sum_j e(x_j, y_j)), there are also
+        numbers e0, e1, ... of the expression e.
         """
         return tuple(
             Argument("int" if node.name in e.integers else "real", f"{prefix}{i}", node.evaluate)
@@ -162,13 +168,13 @@ class Spec:
 
     @cached_property
     def constants(self) -> frozenset[float]:
-        """Return the constants in the expression f, and in e if K(x, y) = f(sum_j e(x_j, y_j))."""
+        """Return the numbers that are written in the expression f, and in e if K(x, y) = f(sum_j e(x_j, y_j))."""
         nodes = (node for e in self._expressions for node in e.tree.walk())
         return frozenset(node.number for node in nodes if not node.name and not node.function)
 
     @cached_property
     def of_distance(self) -> bool:
-        """Return whether the function depends on x - y alone, so that a shift of all rows changes no value."""
+        """Return whether K(x, y) depends on x - y alone, so that adding one vector to all rows changes no value."""
         if self.element is None:
             return not self.expression.names & {"dot", "xx", "yy"}
         return _of_difference(self.element.tree)
@@ -182,7 +188,10 @@ def _of_difference(node: Node) -> bool:
 
 
 def _name(name: str) -> str:
-    """Return a parameter's name. Raises ValueError if expressions or grid searches could not use the name."""
+    """Return ``name`` if a parameter can have this name, else raise ValueError.
+
+    Expressions and scikit-learn's grid searches must be able to use the name, so "__" is not allowed.
+    """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or "__" in name or keyword.iskeyword(name):
         raise ValueError(f"a parameter's name is letters, digits and single underscores, got {name!r}")
     if name in (*FUNCTIONS, *VARIABLES, *SUM, *ELEMENTS, "nonnegative"):
@@ -191,10 +200,11 @@ def _name(name: str) -> str:
 
 
 def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
-    """Return the record of a kernel function that a user defines by the texts ``function`` (f) and ``element`` (e).
+    """Return the record of a kernel function that a user defines by the texts ``function`` and ``element``.
 
-    ``params`` are the values of its parameters. A parameter is declared an integer if it occurs as an exponent and its
-    value here is an integer.
+    ``function`` is the expression f, and ``element`` the expression e in K(x, y) = f(sum_j e(x_j, y_j)). For a function
+    of inner products, ``element`` is "". ``params`` are the values of the parameters. A parameter is declared an
+    integer if its value is an integer and it occurs as an exponent.
     """
     given = [Parameter(_name(name), 1.0).check(value) for name, value in params.items()]
     if not isinstance(function, str) or not isinstance(element, str):
@@ -212,13 +222,13 @@ def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
     return Spec("", made, parsed[0].text, parsed[1].text if element else "")
 
 
-# Oracles compute built-in kernel functions in NumPy. They are written independently of the functions' expressions.
+# An oracle computes a built-in kernel function in NumPy. It is written independently of the function's expressions.
 
-_FEW, _LONG = 1024, 8  # distances() uses symmetry for at most _FEW rows of at least _LONG columns
+_FEW, _LONG = 1024, 8  # distances() uses the symmetry for at most _FEW rows of at least _LONG columns
 
 
 def distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:
-    """Return the distances (n, m) between rows of X and Y in SciPy's ``metric``.
+    """Return the distances (n, m) between the rows of X (n, d) and of Y (m, d) in SciPy's ``metric``.
 
     If Y is X and has few long rows, the distance of each pair of rows is computed once and stored twice.
     """
@@ -227,7 +237,7 @@ def distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:
 
 
 def _decay(metric: str) -> Oracle:
-    """Return a NumPy function of X, Y and gamma for exp(-gamma * distance), with the distance in SciPy's ``metric``."""
+    """Return a NumPy function of X, Y and gamma that computes exp(-gamma * distance) in SciPy's ``metric``."""
 
     def oracle(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
         far = distances(X, Y, metric)
@@ -248,7 +258,10 @@ def _matern52(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
 
 
 def _by_feature(term: Callable[[Matrix, Matrix], Matrix]) -> Oracle:
-    """Return a NumPy function of X and Y for K(x, y) = sum_j term(x_j, y_j), which adds one feature j at a time."""
+    """Return a NumPy function of X and Y that computes the kernel matrix of K(x, y) = sum_j term(x_j, y_j).
+
+    ``term`` gets column j of X and of Y, and returns the terms of feature j for all pairs of rows.
+    """
 
     def oracle(X: Matrix, Y: Matrix) -> Matrix:
         K = np.zeros((len(X), len(Y)))

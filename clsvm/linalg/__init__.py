@@ -1,6 +1,7 @@
-"""Compute Cholesky factors, and products U U' of triangular matrices U, that may be larger than a device's memory.
+"""Compute Cholesky factors of matrices, and products U U' of triangular matrices U.
 
-The matrix stays on the host. A device works on a few tiles of the matrix at a time.
+A matrix may be larger than the memory of a device. It stays on the host, divided into square tiles, and the device
+works on three tiles at a time.
 """
 
 from __future__ import annotations

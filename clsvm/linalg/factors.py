@@ -1,7 +1,8 @@
-"""Compute Cholesky factors, and products U U' of triangular matrices U, by LAPACK on the host or by tiles on a device.
+"""Compute Cholesky factors of matrices, and products U U' of triangular matrices U, on the host or on a device.
 
-:func:`plan` chooses the method and the size of the tiles. :func:`cholesky` and :func:`lauum` check their arrays, ask
-for a plan, and call LAPACK or clsvm.linalg.tiles.
+On the host, LAPACK computes with the whole matrix. On a device, clsvm.linalg.tiles computes with square tiles of the
+matrix, a few at a time. :func:`plan` chooses the method and the size of the tiles. :func:`cholesky` and :func:`lauum`
+check their arguments and follow the plan.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from clsvm.opencl.devices import DeviceInfo, first_device
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Number
 
-UNIT = 128  # the number of rows of a tile that ``plan`` chooses is a multiple of UNIT
-TABLES = 1 << 14, 64  # bytes allowed for small device buffers: TABLES[0] + TABLES[1] * rows of a tile
-# A tile of a matrix (n, n) has about n / PARTS rows, but at least MIN_TILE if memory allows it.
+UNIT = 128  # if ``plan`` chooses tiles smaller than the matrix, their number of rows is a multiple of UNIT
+TABLES = 1 << 14, 64  # memory for small device buffers, in bytes: TABLES[0] + TABLES[1] * (rows of a tile)
+# A matrix (n, n) is divided into square tiles of about n / PARTS rows, but at least MIN_TILE rows if memory allows it.
 MIN_TILE, PARTS = 1024, 8
 
 
@@ -35,10 +36,11 @@ def plan(
     memory_limit: int | str | None = None,
     tile: int | None = None,
 ) -> Plan:
-    """Choose how :func:`cholesky` and :func:`lauum` compute with a matrix (n, n): by LAPACK or by tiles.
+    """Choose how :func:`cholesky` and :func:`lauum` compute with a matrix (n, n): by LAPACK, or by tiles on a device.
 
     If the device is a CPU or lacks the dtype, LAPACK works on the whole matrix on the host. LAPACK ignores
-    ``memory_limit``. If ``tile`` is given, LAPACK is not chosen.
+    ``memory_limit``. Otherwise, or if ``tile`` is given, the device works on three square tiles of the matrix at a
+    time.
 
     Parameters
     ----------
@@ -49,10 +51,10 @@ def plan(
     device : None, str, int, pyopencl.Device, pyopencl.CommandQueue or a list of these, default=None
         Device, as for the estimators. The first device of a list does the work.
     memory_limit : int or str, default=None
-        Limit of the memory in bytes on the device, or text such as "2GB". None takes half of the device's free memory.
+        Limit of the memory in bytes on the device, or text such as "2GB". None means half of the device's free memory.
     tile : int, default=None
-        Rows and columns of a tile. None takes at most max(1024, n / 8), and fewer if three tiles would exceed the
-        memory limit.
+        Number of rows and of columns of a tile. None means max(1024, n / 8), rounded up to a multiple of 128, but at
+        most n. It is fewer if three tiles would exceed the memory limit.
 
     Returns
     -------
@@ -90,16 +92,18 @@ def plan(
             return Plan("tiles", t, device, limit, nbytes, "as asked" if tile else f"three take {nbytes} bytes")
     if nbytes > limit:
         raise MemoryLimitError(limit, 0, nbytes)
-    raise BufferSizeError(f"{info} allows no buffers for tiles of {t} rows")
+    raise BufferSizeError(
+        f"{info} allows buffers of at most {stream.largest} bytes, tiles of {t} rows need {max(buffers)}"
+    )
 
 
 def usual_tile(n: int) -> int:
-    """Return the number of rows of a tile of a matrix (n, n), if memory does not limit the tile."""
+    """Return the number of rows of the square tiles into which a matrix (n, n) is divided if memory allows it."""
     return max(MIN_TILE, -(-n // (PARTS * UNIT)) * UNIT)
 
 
 def _for_lapack(info: DeviceInfo) -> str:
-    """Return the reason to prefer LAPACK on the host to the device, or an empty text if there is none."""
+    """Return the reason why LAPACK on the host is preferred to the device, or "" if there is no reason."""
     return "the device is a CPU, on whose cores it is as fast" * (info.kind == "cpu")
 
 
@@ -115,7 +119,7 @@ def cholesky(
 ) -> Matrix:
     """Compute the Cholesky factor of a symmetric positive definite matrix A: U with U'U = A, or L with L L' = A.
 
-    If the function fails and ``overwrite_a`` is set, the content of A is undefined.
+    If an error is raised and ``overwrite_a`` is set, the content of A is undefined.
 
     Parameters
     ----------
@@ -124,10 +128,10 @@ def cholesky(
     lower : bool, default=False
         Whether to return L instead of U.
     overwrite_a : bool, default=False
-        Whether the factor replaces A, which may be a memory-mapped file. No copy is made if A is in C or Fortran order.
-        C order is faster for U, and Fortran order for L.
+        Whether the factor replaces A, which may be a memory-mapped file. If A is in C or Fortran order, no copy of A is
+        made. C order is faster for U, and Fortran order for L.
     clean : bool, default=True
-        Whether to set the other triangle of the result to zero. Otherwise it keeps its content.
+        Whether the triangle of the result opposite the factor is set to zero. Otherwise this triangle is that of A.
     device, memory_limit, tile
         Parameters of :func:`plan`.
 
@@ -174,7 +178,7 @@ def lauum(
     overwrite : bool, default=False
         Whether the result replaces U.
     clean : bool, default=True
-        Whether to set the other triangle of the result to zero. Otherwise it keeps its content.
+        Whether the triangle opposite the product is set to zero. Otherwise this triangle is that of U.
     device, memory_limit, tile
         Parameters of :func:`plan`.
 
@@ -207,10 +211,10 @@ def _in_triangle(
     clean: bool,
     where: dict[str, Any],
 ) -> Matrix:
-    """Replace one triangle of A, or of a copy of A, by the result that ``work`` computes from it. Return the matrix.
+    """Compute a Cholesky factor or a triangular product in one triangle of A, or of a copy of A. Return the matrix.
 
     name: name of the matrix in error messages.
-    work: name of a LAPACK routine, and the function that does the same by tiles.
+    work: name of a LAPACK routine, and the function that computes the same by tiles on a device.
     lower, overwrite, clean: the arguments of :func:`lauum`.
     where: the arguments device, memory_limit and tile of :func:`plan`.
     """
@@ -236,7 +240,8 @@ def solve_triangular(T: Any, B: Any, *, trans: bool = False, lower: bool = False
     Parameters
     ----------
     T : array of shape (n, n)
-        The matrix. Its triangle must have finite numbers. The other triangle has no effect.
+        The matrix. Only one triangle is read: the lower one if ``lower``, else the upper one. Its numbers must be
+        finite.
     B : array of shape (n,) or (n, k)
         The right-hand sides.
     trans : bool, default=False
@@ -258,16 +263,18 @@ def solve_triangular(T: Any, B: Any, *, trans: bool = False, lower: bool = False
     """
     T, B = _matrix(T, "T"), _numbers(B, "B")
     if B.ndim not in (1, 2) or len(B) != len(T):
-        raise ValueError(f"B must be (n,) or (n, k) with n = {len(T)} rows as T, got shape {B.shape}")
+        raise ValueError(
+            f"B must have shape (n,) or (n, k), with as many rows as T (n = {len(T)}), got shape {B.shape}"
+        )
     triangle = np.tril(T) if lower else np.triu(T)
     found: Matrix = scipy.linalg.solve_triangular(triangle, B.astype(T.dtype), trans=int(trans), lower=lower)
     return found
 
 
 def _numbers(given: Any, name: str) -> Matrix:
-    """Return ``given`` as a NumPy array.
+    """Return ``given`` as a NumPy array. ``name`` is its name in error messages.
 
-    Raises TypeError if it is sparse or masked, or if its entries are not real numbers.
+    Raises TypeError if ``given`` is sparse or masked, or if its entries are not real numbers.
     """
     if sparse.issparse(given) or np.ma.isMaskedArray(given):
         raise TypeError(f"{name} must be a dense array without a mask, got a {type(given).__name__}")
@@ -278,7 +285,7 @@ def _numbers(given: Any, name: str) -> Matrix:
 
 
 def _matrix(A: Any, name: str) -> Matrix:
-    """Return A in float32 or float64. Raises ValueError if A is not a square matrix with at least one row."""
+    """Return A as a float32 or float64 array. Raises ValueError if A is not a square matrix of at least one row."""
     A = _numbers(A, name)
     if A.ndim != 2 or A.shape[0] != A.shape[1] or not len(A):
         raise ValueError(f"{name} must be a square matrix of at least one row, got shape {A.shape}")
@@ -286,15 +293,18 @@ def _matrix(A: Any, name: str) -> Matrix:
 
 
 def _lapack(name: str, U: Matrix) -> None:
-    """Apply LAPACK's potrf or lauum to the upper triangle of U, in place if its rows or its columns are contiguous."""
+    """Replace the upper triangle of U by the result of LAPACK's routine ``name``: potrf (Cholesky factor) or lauum.
+
+    Raises LinAlgError if potrf finds that the matrix is not positive definite.
+    """
     routine = getattr(lapack, ("s" if U.dtype == np.float32 else "d") + name)
     rows = U.flags.c_contiguous
     F = np.asarray(U.T if rows else U)
     options = {"clean": 0, "overwrite_a": 1} if name == "potrf" else {"overwrite_c": 1}
     made, info = routine(F, lower=int(rows), **options)
-    if name == "potrf" and not info:  # with OpenBLAS, info is 0 even if the factor has NaN
+    if name == "potrf" and not info:  # OpenBLAS returns info = 0 even if the factor contains NaN
         info = 1 + next(iter(np.flatnonzero(~np.isfinite(made.diagonal()))), -1)
     if info:
         raise np.linalg.LinAlgError(f"the leading minor of order {info} is not positive definite")
-    if not np.shares_memory(made, F):  # LAPACK worked on a copy, as U is not contiguous
+    if not np.shares_memory(made, F):  # U is not contiguous, so LAPACK worked on a copy
         F[...] = made

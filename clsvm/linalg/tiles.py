@@ -1,16 +1,20 @@
-"""Compute Cholesky factors and products U U' of a matrix in tiles on a device.
+"""Compute the Cholesky factor U of a matrix, and U U' of an upper triangular U, tile by tile on a device.
 
-The matrix stays on the host, divided into square tiles. Three tiles are on the device (:class:`DeviceTiles`):
+The matrix stays on the host, divided into square tiles. The tile in row i and column j of a matrix A is written A_ij.
+The device computes for i = 0, 1, ...:
+
+    Cholesky, U' U = A:   U_ii = chol(A_ii);   for each j > i:  U_ij = U_ii^-T A_ij,
+                                                                A_yj -= U_iy' U_ij for each y with i < y <= j
+    Product, B = U U':    B_ij = sum_{k >= j} U_ik U_jk' for each j >= i
+
+Three tiles are on the device at a time (:class:`DeviceTiles`):
 
     C   the tile that is computed, row-major; the starts of consecutive rows are ``ld`` numbers apart
     M   a second tile, row-major or column-major as the matrix is
-    X   a third tile, whose rows or columns are vectors in lane groups. A lane group stores number 0 of each of its V
-        vectors, then number 1 of each, and so on. The device and the dtype determine V
+    X   a third tile, whose rows or columns are stored as vectors in lane groups. A lane group stores number 0 of each
+        of its V vectors, then number 1 of each, and so on. The device and the dtype determine V
 
-    Cholesky, U' U = A:   U_ii = chol(A_ii);   U_ij = U_ii^-T A_ij;   A_yj -= U_iy' U_ij for each y, i < y <= j
-    Product, B = U U':    B_ij = sum_{k >= j} U_ik U_jk'
-
-Source: Meanti, Carratino, Rosasco, Rudi 2020, appendix C, Algorithms 3 and 4, for lower factors.
+Source: Meanti, Carratino, Rosasco, Rudi 2020, appendix C, Algorithms 3 and 4, there for lower triangular factors.
 
 Each number of C is computed by one chain of multiply-adds in a fixed order. So the result has the same bits for any
 size of the tiles.
@@ -33,17 +37,17 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 
 Matrix = NDArray[Any]
-STRIP = 512  # largest number of right-hand rows y_u of a product C[u][i] += <x_i, y_u> that are copied at a time
+STRIP = 512  # a product C[u][i] += <x_i, y_u> is computed for at most this many rows y_u at a time
 SQUARE = 16  # a work-group transposes squares of 16 x 16 numbers (SIDE in transpose_tile.cl)
 SCALED = Spec("", (Parameter("scale", 1.0),), "scale * dot")
 FILES = ("pack", "transpose_tile", "solve", "factor")  # kernel files in cl_kernels/linalg
 
 
 def programs(profile: Profile, dtype: str) -> list[sources.Variant]:
-    """Return the OpenCL programs for tiles: one for the product, and one for each kernel file in FILES.
+    """Return the OpenCL programs for tiles of matrices: one for a product, and one for each kernel file in FILES.
 
-    The product is C[u][i] += scale * <x_i, y_u>, for rows x_i and right-hand rows y_u. Its program comes from the
-    template that also makes the programs of kernel matrices K(X, U).
+    The product is C[u][i] += scale * <x_i, y_u>, for rows x_i of one tile and rows y_u of another. Its program is made
+    from the template of programs for kernel matrices, with the kernel function scale * <x, y>.
     """
     text, extra = DENSE.program(SCALED, profile, dtype, "many", False)
     shared = options(profile, dtype)
@@ -54,20 +58,21 @@ def programs(profile: Profile, dtype: str) -> list[sources.Variant]:
 
 
 class TileSizes(NamedTuple):
-    """Hold the sizes of tiles in the buffers of a device.
+    """Hold the sizes of the buffers for tiles of a matrix on a device.
 
     Attributes
     ----------
     t
         largest number of rows, and of columns, of a tile.
     pad
-        ``t`` rounded up to whole lane groups of V interleaved rows.
+        ``t`` rounded up to a multiple of V. The device and the dtype determine V, the number of rows that are stored
+        interleaved.
     ld
-        distance from the start of a tile's row to the start of the next row in a buffer, in numbers.
+        how many numbers lie between the starts of two consecutive rows of a tile in a buffer.
     block
-        number of rows of a tile that one kernel call factors or solves.
+        number of rows of a tile that one kernel launch factors or solves.
     strip
-        number of right-hand rows y_u of a product C[u][i] += <x_i, y_u> that their buffer holds at a time.
+        number of rows y_u of a product C[u][i] += <x_i, y_u> for which the device has a buffer.
     """
 
     t: int
@@ -80,32 +85,32 @@ class TileSizes(NamedTuple):
     def of(cls, profile: Profile, dtype: str, t: int) -> TileSizes:
         block = 128 if profile.style == "simd" else lanes(profile, dtype)
         pad = padded(t, lanes(profile, dtype))
-        # Rows whose starts share a cache set would evict one another, so ld is no multiple of 256.
+        # If ld were a multiple of 256, the starts of many rows would share a cache set and evict one another.
         ld = pad + lanes(profile, dtype) * (pad % 256 == 0)
         return cls(t, pad, ld, block, min(STRIP, padded(t, lanes(profile, dtype))))
 
     def nbytes(self, dtype: str) -> list[int]:
-        """Return the bytes of each buffer of :class:`DeviceTiles`.
+        """Return the sizes in bytes of the five buffers of :class:`DeviceTiles`.
 
-        The buffers are the tile C of results, the tiles M and X of operands, a strip of right-hand rows for one
-        product, and zeros. The product's kernel needs norms of rows as arguments, and gets the zeros. The norms have no
-        effect on the product.
+        Three buffers hold the tile C of results and the tiles M and X of operands. The fourth holds the rows y_u of a
+        product C[u][i] += <x_i, y_u>. The fifth holds zeros, for arguments of the product's OpenCL kernel that have no
+        effect here: the norms of rows.
         """
         numbers = self.t * self.ld, self.t * self.ld, self.pad * self.t, self.strip * self.t, max(self.pad, self.strip)
         return [np.dtype(dtype).itemsize * number for number in numbers]
 
 
 class View(NamedTuple):
-    """Describe a tile that is stored in a buffer.
+    """Describe how a tile of a matrix is stored in a buffer.
 
     Attributes
     ----------
     buffer
-        the buffer, which starts with the tile.
+        the buffer, which begins with the tile.
     down
-        distance from one row of the tile to the next, in numbers.
+        distance in the buffer from a number to the number below it in the tile, counted in numbers.
     right
-        distance from one column of the tile to the next, in numbers.
+        distance in the buffer from a number to the number right of it in the tile, counted in numbers.
     """
 
     buffer: Buffer
@@ -113,26 +118,29 @@ class View(NamedTuple):
     right: int
 
     def rows(self, i: int, j: int = 0) -> tuple[Any, ...]:
-        """Return kernel arguments that describe the tile's rows from row i on as vectors, each from column j on.
+        """Return the arguments by which an OpenCL kernel reads rows i, i + 1, ... of the tile, each from column j on.
 
-        The arguments are the buffer, the index of the first number, and two distances: to the next vector, and to the
-        next number of a vector.
+        The arguments are the buffer, the index of the first number, and two distances: to the next row, and to the next
+        number of a row.
         """
         return self.buffer, *map(np.int64, (i * self.down + j * self.right, self.down, self.right))
 
     def columns(self, j: int, i: int = 0) -> tuple[Any, ...]:
-        """Return kernel arguments that describe the tile's columns from column j on as vectors, each from row i on.
+        """Return the arguments by which an OpenCL kernel reads columns j, j + 1, ... of the tile, each from row i on.
 
-        The arguments are the buffer, the index of the first number, and two distances: to the next vector, and to the
-        next number of a vector.
+        The arguments are the buffer, the index of the first number, and two distances: to the next column, and to the
+        next number of a column.
         """
         return View(self.buffer, self.right, self.down).rows(j, i)
 
 
 class DeviceTiles:
-    """Hold three tiles C, M and X of at most t x t numbers on one device, and compute with them.
+    """Hold three tiles of a matrix on one device, and compute with them. A tile has at most t x t numbers.
 
-    Raises MemoryLimitError if the memory limit is too small.
+    C is the tile of results, stored by rows. M is an operand, stored by rows or by columns. X is an operand, stored in
+    lane groups: V rows or columns whose numbers are interleaved.
+
+    Raises MemoryLimitError if the memory limit of ``stream`` is too small.
     """
 
     def __init__(self, stream: Stream, dtype: str, t: int) -> None:
@@ -154,7 +162,7 @@ class DeviceTiles:
     def load_c(self, tile: Matrix) -> None:
         """Copy ``tile`` from the host to the device's tile C.
 
-        If ``tile`` is column-major, it is transposed on the device. This overwrites the device's tile M.
+        If ``tile`` is column-major, the device transposes it in tile M, which it overwrites.
         """
         if _in_columns(tile):
             self.stream.write_rows(self.M, _rows_of(tile.T), self.shape.ld)
@@ -163,17 +171,17 @@ class DeviceTiles:
             self.stream.write_rows(self.C, _rows_of(tile), self.shape.ld)
 
     def load_m(self, tile: Matrix) -> None:
-        """Copy a tile from the host to the device's tile M."""
+        """Copy ``tile`` from the host to the device's tile M, by rows or by columns as ``tile`` is stored."""
         transposed = _in_columns(tile)
         self.stream.write_rows(self.M, _rows_of(tile.T if transposed else tile), self.shape.ld)
         self._of_M = View(self.M, 1, self.shape.ld) if transposed else View(self.M, self.shape.ld, 1)
 
     def load_rows(self, tile: Matrix, triangle: bool = False) -> None:
-        """Copy a tile from the host to the device's tiles M and X.
+        """Copy ``tile`` from the host to the device's tiles M and X.
 
-        M gets the tile unchanged. X gets the tile's rows in lane groups of V interleaved rows.
+        M gets the tile unchanged. X gets the tile's rows in lane groups: the numbers of V rows are interleaved.
 
-        triangle: whether to set entries below the diagonal to zero in X.
+        triangle: whether to set the numbers of X below the diagonal to zero.
         """
         self.load_m(tile)
         h, w = tile.shape
@@ -182,9 +190,9 @@ class DeviceTiles:
     def store(self, tile: Matrix, triangle: bool = False) -> None:
         """Copy the device's tile C to ``tile`` on the host.
 
-        If ``tile`` is column-major, C is transposed on the device. This overwrites the device's tile M.
+        If ``tile`` is column-major, the device transposes C into tile M, which it overwrites.
 
-        triangle: whether to copy only the diagonal and the entries above it.
+        triangle: whether to copy only the diagonal and the entries above the diagonal.
         """
         h, w = tile.shape
         source, transposed = self.C, _in_columns(tile)
@@ -201,15 +209,15 @@ class DeviceTiles:
             tile[i, some] = to[i, some]
 
     def clear(self) -> None:
-        """Set C to zero."""
+        """Set all numbers of the device's tile C to zero."""
         self.stream.clear(self.C, self.real.itemsize * self.shape.t * self.shape.ld)
 
     # -- algebra
 
     def factor(self, w: int) -> int:
-        """Replace the upper triangle of the device's tile C (w, w) by its Cholesky factor U, U'U = C.
+        """Replace the upper triangle of the device's tile C (w, w) by the Cholesky factor U, where U'U = C.
 
-        Return 0, or the number of the first pivot that is not positive, counted from 1.
+        Return 0 if all pivots are positive and finite, else the position of the first other pivot, counted from 1.
         """
         s, of_C = self.shape, View(self.C, self.shape.ld, 1)
         for k in range(0, w, s.block):
@@ -226,9 +234,9 @@ class DeviceTiles:
         return failed
 
     def solve(self, h: int, w: int) -> None:
-        """Replace the device's tile C (h, w) by the solution Y of U' Y = C.
+        """Solve U' Y = C for Y, and write Y over the device's tile C (h, w).
 
-        U (h, h) is the upper triangle of the device's tile M. The columns of Y are also put in the tile X.
+        U (h, h) is the upper triangle of the device's tile M. The columns of Y are also written to the tile X.
         """
         for k in range(0, h, self.shape.block):
             b = min(self.shape.block, h - k)
@@ -236,12 +244,12 @@ class DeviceTiles:
             self._substitute(self._of_M, k, b, w, 0)
 
     def add(self, h: int, w: int, d: int, scale: float = 1.0, symmetric: bool = False, triangle: bool = False) -> None:
-        """Add scale * <M_u, x_i> to every entry C[u][i] of the device's tile C.
+        """Add scale * <m_u, x_i> to the entries C[u][i] of the device's tile C.
 
-        M_u are the rows of the tile M (h, d), and x_i the w vectors in the tile X.
+        m_u are the h rows of the device's tile M, and x_i the w vectors in its tile X. They have d numbers each.
 
-        symmetric: whether to compute only the entries of C on and above the diagonal.
-        triangle: whether the M_u and the x_i are rows of upper triangular matrices, whose zeros are then skipped.
+        symmetric: whether the entries of C below the diagonal may be left out.
+        triangle: whether M and X are upper triangular, so that zeros below the diagonal are skipped.
         """
         for u in range(0, h, self.shape.strip):
             some, first = min(self.shape.strip, h - u), u if triangle else 0
@@ -251,23 +259,26 @@ class DeviceTiles:
     def _subtract_solved(self, U: View, k: int, b: int, w: int, column: int) -> None:
         """Subtract sum_{r < k} U[r][i] * Y[r] from each row i = k, ..., k + b - 1 of the device's tile C.
 
-        This is a part of the forward substitution for Y with U' Y = C. The rows Y[r] with r < k are solved already, and
-        are in the device's tile X.
+        This is a step of the forward substitution that solves U' Y = C for Y, where U is upper triangular. Rows Y[r]
+        with r < k are solved already, and are in the device's tile X.
 
         w: number of columns of C.
-        column: first column to compute, rounded down to the start of a lane group. A lane group is V adjacent columns.
+        column: first column to compute, rounded down to a multiple of V, the number of columns that are computed side
+        by side.
         """
         if k:
             self._packed(U.columns(k), b, k)
             self._sum(-1.0, k, b, k, column, w)
 
     def _substitute(self, U: View, k: int, b: int, w: int, column: int) -> None:
-        """Solve for rows k to k + b - 1 of Y in U' Y = C, and write them over these rows of the device's tile C.
+        """Compute rows k to k + b - 1 of the solution Y of U' Y = C. Write them over the same rows of the device's C.
 
-        Rows 0 to k - 1 of Y are solved, and :meth:`_subtract_solved` has subtracted their terms from C.
+        U is upper triangular. Rows 0 to k - 1 of Y are solved already, and :meth:`_subtract_solved` has subtracted
+        their terms from C.
 
         w: number of columns of C.
-        column: first column to compute, rounded down to the start of a lane group. A lane group is V adjacent columns.
+        column: first column to compute, rounded down to a multiple of V, the number of columns that are computed side
+        by side.
         """
         s, simd = self.shape, self.stream.profile.style == "simd"
         group = column // self.V
@@ -284,11 +295,11 @@ class DeviceTiles:
         self._transpose_tile(size, local, h, w, np.int64(self.shape.ld), source, to)
 
     def _packed(self, vectors: tuple[Any, ...], n: int, d: int, at: int | None = None, triangle: bool = False) -> None:
-        """Copy n vectors of d numbers from a tile to lane groups: blocks of V interleaved vectors.
+        """Copy n vectors of d numbers from a tile to lane groups. A lane group is V vectors with interleaved numbers.
 
-        vectors: the arguments that :meth:`View.rows` or :meth:`View.columns` returns.
+        vectors: rows or columns of the tile, as :meth:`View.rows` or :meth:`View.columns` describes them.
         at: where the copy begins in the device's tile X, in units of V numbers. If ``at`` is None, the vectors are
-        copied to the buffer of right-hand rows instead.
+        copied to the buffer of right-hand rows instead, the rows y_u of a product <x_i, y_u>.
         triangle: whether to set number k of vector i to zero if k < i.
         """
         items = 1 if self.stream.profile.style == "simd" else 64
@@ -299,10 +310,11 @@ class DeviceTiles:
     def _sum(self, scale: float, row: int, n: int, d: int, column: int, w: int, first: int = 0) -> None:
         """Add scale * <x_i, y_u> to the entry C[row + u][i] of the device's tile C.
 
-        x_i are the vectors in the device's tile X. y_u are the n right-hand rows that :meth:`_packed` copied.
+        x_i are the vectors in the device's tile X. y_u are the n right-hand rows that :meth:`_packed` copied before.
 
         d: number of entries of y_u.
-        column: first column to compute, rounded down to the start of a lane group. A lane group is V adjacent columns.
+        column: first column to compute, rounded down to a multiple of V, the number of columns that are computed side
+        by side.
         w: number of columns of C.
         first: how many numbers at the start of each x_i are skipped.
         """
@@ -322,9 +334,9 @@ class DeviceTiles:
         self._product(size, local, group, groups, 0, arguments, store.arguments(), self.real.type(scale))
 
     def _uploaded(self, name: str, number: int, array: NDArray[Any]) -> Buffer:
-        """Return a buffer with a small array, cached for later calls.
+        """Return a device buffer with a copy of a small array. Later calls return the same buffer.
 
-        The cache's key is ``name``, ``number`` and the array's length, which together determine the array.
+        ``name``, ``number`` and the array's length are the key of the buffer. They determine the array's content.
         """
         key = name, number, len(array)
         if key not in self._uploads:
@@ -333,30 +345,30 @@ class DeviceTiles:
 
 
 def _in_rows(tile: Matrix) -> bool:
-    """Return whether each row of the tile is contiguous, and each row starts after the end of the row before."""
+    """Return whether the tile is row-major: each row is contiguous, and begins after the end of the row before."""
     return tile.strides[1] == tile.itemsize and tile.strides[0] >= tile.shape[1] * tile.itemsize
 
 
 def _in_columns(tile: Matrix) -> bool:
-    """Return whether the numbers of a column lie closer together in memory than the numbers of a row."""
+    """Return whether the tile is column-major: neighbours in a column are closer in memory than neighbours in a row."""
     return abs(tile.strides[0]) < abs(tile.strides[1])
 
 
 def _rows_of(tile: Matrix) -> Matrix:
-    """Return the tile itself if it is row-major, else a row-major copy."""
+    """Return ``tile`` itself if it is row-major, else a row-major copy."""
     return tile if _in_rows(tile) else np.ascontiguousarray(tile)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Describe how a matrix will be factored or multiplied.
+    """Describe how the Cholesky factor or the triangular product of a matrix will be computed.
 
     Attributes
     ----------
     method
         "lapack" (SciPy's LAPACK on the host, in place) or "tiles" (square tiles of the matrix, on a device).
     tile
-        rows of a tile; all rows of the matrix for "lapack".
+        number of rows of a tile. For "lapack", number of rows of the matrix.
     device
         the device, as the caller named it.
     memory_limit
@@ -380,20 +392,26 @@ class Plan:
 
 
 def _tiles(A: Matrix, t: int) -> list[list[Matrix]]:
-    """Return views of the tiles of A, each of t x t numbers, as rows of tiles. Tiles at the end may be smaller."""
+    """Divide A into tiles of t x t numbers. Item [i][j] of the result is a view of the tile in row i and column j.
+
+    The last tiles of rows and columns may be smaller.
+    """
     starts = range(0, len(A), t)
     return [[A[i : i + t, j : j + t] for j in starts] for i in starts]
 
 
 def cholesky(A: Matrix, plan: Plan) -> None:
-    """Replace the upper triangle of A by U with U'U = A. Raises LinAlgError if A is not positive definite."""
+    """Replace the upper triangle of A by its Cholesky factor U, where U'U = A.
+
+    Raises LinAlgError if A is not positive definite.
+    """
     T = _tiles(A, plan.tile)
     with Stream(plan.device, plan.memory_limit) as stream:
         on = DeviceTiles(stream, str(A.dtype), len(T[0][0]))
         for i in range(len(T)):
             on.load_c(T[i][i])
             if failed := on.factor(len(T[i][i])):
-                order, among = i * plan.tile + failed, f" (tile {i}, {i} of {len(T)})" * (len(T) > 1)
+                order, among = i * plan.tile + failed, f" (in diagonal tile {i + 1} of {len(T)})" * (len(T) > 1)
                 raise np.linalg.LinAlgError(f"the leading minor of order {order}{among} is not positive definite")
             on.store(T[i][i], triangle=True)
             for j in range(i + 1, len(T)):
@@ -401,9 +419,10 @@ def cholesky(A: Matrix, plan: Plan) -> None:
 
 
 def _eliminate(on: DeviceTiles, T: list[list[Matrix]], i: int, j: int) -> None:
-    """Compute the tile U_ij of a Cholesky factor, and subtract U_iy' U_ij from each tile (y, j) with i < y <= j.
+    """Compute the tile U_ij of a Cholesky factor U, and subtract U_iy' U_ij from each tile (y, j) with i < y <= j.
 
-    ``T`` holds all tiles. The tiles in rows before i, and the tiles (i, i) to (i, j - 1), hold U already.
+    T[i][j] is the tile in row i and column j of the matrix. The rows of tiles before row i, and the tiles (i, i) to
+    (i, j - 1), hold tiles of U already.
     """
     h, w = T[i][j].shape
     on.load_c(T[i][j])

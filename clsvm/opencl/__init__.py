@@ -1,1 +1,4 @@
-"""Wrap OpenCL for all other packages: runtimes, devices, programs, memory. Only this one imports pyopencl and mako."""
+"""Wrap OpenCL runtimes, devices, programs and memory for the other packages of clsvm.
+
+No other package of clsvm imports pyopencl or mako.
+"""

@@ -1,10 +1,11 @@
 """Make OpenCL contexts, queues, programs and kernels, and keep them valid across threads and forks of the process.
 
 A process has one context for each device, made at first use. Each thread has its own queues and kernel objects.
-:func:`built` builds a program once for each context, source text and list of options. :class:`Kernel` launches a
-kernel of a program.
+:func:`built` builds a program once for each context, source text and list of compiler options. :class:`Kernel` launches
+a kernel of a program.
 
-If the process forks, the parent first waits until no other thread is inside an OpenCL runtime (:func:`_before_fork`).
+Before a process forks, the forking thread waits until no other thread is inside an OpenCL runtime, and until all queued
+work is done (:func:`_before_fork`).
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ SIMULATOR = "Oclgrind"  # platform name of the OpenCL simulator
 
 
 def context_of(device: cl.Device) -> cl.Context:
-    """Return this process's OpenCL context of a device, made at the first call.
+    """Return this process's OpenCL context of a device. The first call makes the context.
 
-    Raises DeviceError in a forked child in which the device's runtime would hang.
+    Raises DeviceError in a forked child process if the device's OpenCL runtime would hang in this child.
     """
-    with context_lock:  # so that threads that call at once get the same context
+    with context_lock:  # so that threads that call at the same time get the same context
         return _made_context(os.getpid(), device)
 
 
@@ -45,7 +46,7 @@ def _made_context(process: int, device: cl.Device) -> cl.Context:
 
 
 def fork_error(runtime: str) -> DeviceError:
-    """Return the error to raise in a forked child, where the OpenCL runtime named ``runtime`` would hang."""
+    """Return the error to raise in a forked child process in which the OpenCL runtime named ``runtime`` would hang."""
     return DeviceError(
         f"{runtime} does not survive a fork of a process that has used it; start workers with the 'spawn' or "
         "'forkserver' method, or with joblib's default (loky)"
@@ -53,17 +54,17 @@ def fork_error(runtime: str) -> DeviceError:
 
 
 def forked() -> bool:
-    """Return whether this process is a fork of a process that had made a context."""
+    """Return whether this process was forked from a process that had already made an OpenCL context."""
     return os.getpid() in _forked
 
 
-# A fork waits for _LOCKS, because a lock that another thread holds at the fork would stay locked in the child.
-# The locks are reentrant, because a signal handler may fork in the thread that holds one of them.
+# A thread that forks first acquires all _LOCKS. Otherwise a lock of another thread would stay locked in the child.
+# _LOCKS are reentrant, because a signal handler may fork while its own thread holds one of the locks.
 build_lock, context_lock = threading.RLock(), threading.RLock()
 _LOCKS = build_lock, context_lock, pool_lock
-streams: weakref.WeakSet[Any] = weakref.WeakSet()  # open streams of this process; a fork first acquires their locks
+streams: weakref.WeakSet[Any] = weakref.WeakSet()  # open streams of this process; a fork acquires each stream's lock
 _forking: list[Any] = []  # streams whose locks the fork in progress has acquired
-_FORK_SAFE = ("Intel(R) OpenCL",)  # runtimes that work in a child forked after use; others hang there
+_FORK_SAFE = ("Intel(R) OpenCL",)  # OpenCL runtimes that work in a forked child whose parent used them; others hang
 _used: list[int] = []  # ids of processes that have made a context
 _forked: set[int] = set()  # ids of processes forked from a process that has made a context
 
@@ -74,7 +75,7 @@ def _before_fork() -> None:
     _forking.extend(streams)
     for stream in _forking:
         stream.lock.acquire()
-        with contextlib.suppress(DeviceError):  # the thread that uses the stream gets the error at its next call
+        with contextlib.suppress(DeviceError):  # the thread that uses the stream gets this error at its next call
             stream.finish()
 
 
@@ -88,7 +89,7 @@ def _after_fork() -> None:
 def _in_child() -> None:
     if _used:
         _forked.add(os.getpid())
-    never_released.extend(cache.empty() for cache in filled_caches())  # the parent process owns these buffers
+    never_released.extend(cache.empty() for cache in filled_caches())  # the parent process owns the caches' buffers
     for pool in POOLS:
         pool.forget()
     streams.clear()
@@ -106,21 +107,23 @@ def device_options(device: cl.Device) -> tuple[str, ...]:
         return ("-DNO_FETCH",)
     if "NVIDIA" in device.platform.name:  # NVIDIA's compiler crashes at the prefetch instruction
         return "-w", "-DNO_FETCH", *("-DREDUX",) * (device.compute_capability_major_nv >= 8)
-    return ("-w",)  # PoCL otherwise prints the number of its warnings to stderr
+    return ("-w",)  # without -w, PoCL prints the number of compiler warnings to stderr
 
 
 @cache
 def built(process: int, context: cl.Context, device: cl.Device, text: str, options: tuple[str, ...]) -> cl.Program:
-    """Return the program built from an OpenCL source text with these compiler options.
+    """Return the OpenCL program built for ``device`` from the source ``text`` with compiler ``options``.
 
-    Each process builds it once. Raises BuildError if the compiler rejects the text.
+    A repeated call returns the same program. A forked child has another process id ``process``, so it builds its own
+    program. Raises BuildError if the compiler rejects the text.
     """
+    # Some compilers warn about programs that they build successfully, so pyopencl's CompilerWarning is ignored.
     with build_lock, warnings.catch_warnings(action="ignore", category=cl.CompilerWarning):
-        try:  # some compilers warn although they succeed
+        try:
             return cl.Program(context, text).build(options=[*options, *device_options(device)])
         except cl.Error as error:
             log = message_of(error)
-    # Raised outside the except block, because a BuildError chained to pyopencl's error could not be pickled.
+    # Raise outside the except block, so that BuildError is not chained to pyopencl's error, which cannot be pickled.
     raise BuildError(device.name.strip(), log, text)
 
 
@@ -133,14 +136,14 @@ _CURE = "; the device is short of memory: set a smaller memory_limit or cache_si
 
 
 def message_of(error: cl.Error) -> str:
-    """Return the runtime's message for an error, and advice on memory if the device ran out of it."""
+    """Return the message of an OpenCL error. If the device ran out of memory, append advice on how to use less."""
     return f"{error}{_CURE if error.code in _OUT_OF_MEMORY else ''}"
 
 
 class RuntimeCall:
-    """Hold a lock inside a ``with`` block that calls the OpenCL runtime, and turn errors of pyopencl into DeviceError.
+    """Hold ``lock`` inside a ``with`` block that calls the OpenCL runtime, and turn pyopencl's errors into DeviceError.
 
-    The message of the DeviceError names the device ``info``, and then says in ``words`` what failed.
+    The message of the DeviceError begins with ``info``, the record of the device. Then ``words`` say what failed.
     """
 
     def __init__(self, info: Any, lock: Any, words: str) -> None:
@@ -159,15 +162,15 @@ _local = threading.local()
 
 
 def thread_dict(name: str) -> dict[Any, Any]:
-    """Return this thread's dictionary named ``name``. It begins empty, also in a forked child."""
+    """Return this thread's dictionary named ``name``. It is empty at first, also in a forked child process."""
     return _local.__dict__.setdefault(f"{name}{os.getpid()}", {})
 
 
 def queue_for(spec: Any, device: cl.Device) -> tuple[cl.CommandQueue, cl.Context]:
-    """Return a queue on ``device`` and the queue's context.
+    """Return a command queue on ``device`` and the queue's context.
 
-    If ``spec`` is a CommandQueue, it is the queue. Otherwise the queue is this thread's own queue on the device. Raises
-    ValueError for a queue that executes out of order, DeviceError if the context of the given queue is gone.
+    If ``spec`` is a CommandQueue, return ``spec``. Otherwise return this thread's own queue on the device. Raises
+    ValueError if ``spec`` is a queue that executes out of order, DeviceError if its context no longer exists.
     """
     context = context_of(device)
     if not isinstance(spec, cl.CommandQueue):
@@ -184,13 +187,14 @@ def queue_for(spec: Any, device: cl.Device) -> tuple[cl.CommandQueue, cl.Context
 
 
 class Kernel:
-    """Launch one kernel of a program on a queue, by ``kernel(global size, local size, *arguments)``.
+    """Launch one OpenCL kernel of a program on a queue, by ``kernel(global size, local size, *arguments)``.
 
-    A Python int is passed as OpenCL's int, a float as float, and a NumPy scalar in its own type. A tuple of arguments,
-    such as a named tuple of buffers, is passed as its items in their order.
+    A Python int is passed as OpenCL's int, a float as float, and a NumPy scalar in its own type. A tuple, such as a
+    named tuple of buffers, is passed as several arguments: its items in their order.
 
-    Each thread keeps one pyopencl object for each kernel, because making one takes longer than most launches. The first
-    call fixes the argument types, so that setting the arguments takes later calls a twentieth of the time.
+    Each thread keeps one pyopencl object for each OpenCL kernel, because making the object takes longer than most
+    launches. The first launch fixes the types of the arguments. Later launches then set the arguments in a twentieth of
+    the time.
     """
 
     def __init__(self, queue: cl.CommandQueue, info: Any, lock: Any, program: cl.Program, name: str) -> None:
@@ -214,7 +218,7 @@ class Kernel:
     def prepared(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> Callable[[], None]:
         """Return a function without arguments that launches the kernel with these sizes and arguments.
 
-        A call of the function takes a quarter of the time of an ordinary launch.
+        A call of this function takes a quarter of the time of a launch that sets the arguments anew.
         """
         values, kernel = [*_flat(args)], self._made()
         with self._making:
@@ -246,7 +250,7 @@ def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _type(value: Any) -> type[np.generic] | None:
-    """Return the scalar type of a kernel argument, or None for a buffer."""
+    """Return the NumPy scalar type of an OpenCL kernel's argument, or None for a buffer or for local memory."""
     if isinstance(value, np.generic):
         return type(value)
     return np.int32 if isinstance(value, int) else np.float32 if isinstance(value, float) else None

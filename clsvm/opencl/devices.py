@@ -1,12 +1,12 @@
 """Find and test the OpenCL devices of this machine, choose one, and give it a profile.
 
 :func:`devices` lists all devices. :func:`find` returns the device that a user names. :func:`default_profile` returns
-the profile of a device: the sizes and rates that suit it.
+the profile of a device: the sizes of OpenCL kernels and the costs of operations that suit the device.
 
 A device is usable if a small fit on it gives the right result. The small fit runs in a separate process, because a
 broken OpenCL runtime may end the process. If the fit passed, an empty file in a folder of :func:`runtime.folders`
-records it. The name of the file is a hash of the device and its driver. A fit that failed is repeated by the next
-process.
+records the success. The file's name is a hash of the device's name, its driver and pyopencl's version. If the fit
+failed, the next process repeats it.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class DeviceInfo:
     Attributes
     ----------
     index
-        number by which a parameter ``device`` can name the device.
+        position of the device among all devices, counted from 0. A parameter ``device`` can name the device by it.
     platform
-        platform name, as the OpenCL runtime reports it.
+        platform name that the OpenCL runtime reports.
     name
-        device name, as the runtime reports it.
+        device name that the OpenCL runtime reports.
     driver
-        driver version, as the runtime reports it.
+        driver version that the OpenCL runtime reports.
     memory
         bytes of the device's memory.
     largest_buffer
-        largest size of a buffer, in bytes.
+        size in bytes of the largest buffer that the device allows.
     fp64
         whether the device has double precision.
     usable
@@ -78,9 +78,9 @@ class DeviceInfo:
 
 @cache
 def visible(process: int) -> list[cl.Device]:
-    """Return pyopencl's devices of all platforms, in the order of their indices.
+    """Return pyopencl's objects for the devices of all platforms. The index of a device is its position in this list.
 
-    Each device is listed once, although a loader that finds one library under two names lists its platform twice.
+    An OpenCL loader that finds one library under two names lists its devices twice. Here each device is listed once.
     The list is cached for the process id ``process``, so a forked process does not use its parent's list.
     """
     try:
@@ -96,7 +96,7 @@ def devices() -> list[DeviceInfo]:
     -------
     list of DeviceInfo
         One record for each device, in the order of their indices. A device is usable if a small fit in a separate
-        process gave the right result. A fit that passed is remembered until the driver or clsvm changes.
+        process gave the right result. A success is remembered until the driver or pyopencl changes.
     """
     return [_info(os.getpid(), index, tried=True) for index in range(len(visible(os.getpid())))]
 
@@ -107,10 +107,11 @@ def _kind(device: cl.Device) -> str:
 
 @cache
 def _info(process: int, index: int, tried: bool) -> DeviceInfo:
-    """Return the DeviceInfo of the device with this index in :func:`visible`.
+    """Return the record of the device that has this index in the list of :func:`visible`.
 
-    The device is usable if a context can be made. If ``tried`` is true, a small fit on it must also pass.
-    The result is cached for the process id ``process``, so a forked process does not use its parent's result.
+    The record calls the device usable if an OpenCL context can be made. If ``tried`` is true, a small fit on the device
+    must also pass. The record is cached for the process id ``process``, so a forked process does not use its parent's
+    record.
     """
     device = visible(process)[index]
     reason = _reason(index, device, tried)
@@ -129,30 +130,35 @@ def _info(process: int, index: int, tried: bool) -> DeviceInfo:
 
 
 def _reason(index: int, device: cl.Device, tried: bool) -> str:
-    """Return why a device is not usable, or "" if it is. If ``tried`` is true, a small fit tests the device."""
+    """Return the reason why a device is not usable, or "" if the device is usable.
+
+    A device is not usable if no OpenCL context can be made. If ``tried`` is true, it is not usable either if a small
+    SVM fit on it fails.
+    """
     try:
         context_of(device)
     except DeviceError as error:
         return str(error)
-    except Exception as error:  # a broken driver may raise anything; the device is then not usable
+    except Exception as error:  # a broken driver may raise any exception, which means that the device is not usable
         return f"no context could be made: {str(error).strip()[:200] or type(error).__name__}"
     with build_lock:
         return fit_failure(index, device) if tried else ""
 
 
 def describe(info: Sequence[DeviceInfo] | None = None) -> str:
-    """Return text for an error message, with a line for each record of a device in ``info``.
+    """Return text for an error message, with a line for each device in ``info``, a list of records of devices.
 
-    If ``info`` is None, there is a line for each device of this machine, and for each runtime that does not load.
+    If ``info`` is None, return a line for each device of this machine, and for each OpenCL runtime that does not load.
     """
     lines = [f"{d.index}: {d}{'' if d.usable else ' - not usable: ' + d.reason}" for d in info or devices()]
     return "\n".join(f"  {line}" for line in [*lines, *([] if info else unloaded())]) or "  (none)"
 
 
 def no_platform() -> DeviceError:
-    """Return the error to raise if there is no OpenCL platform. It names causes, and how to install a runtime.
+    """Return the error to raise if there is no OpenCL platform. Its message names causes, and how to install a runtime.
 
-    Possible causes are a fork, a runtime that does not load, and environment variables that hide platforms.
+    A cause is a runtime that does not load, or an environment variable that hides platforms. If the process was forked
+    after use of OpenCL, the message names the fork instead.
     """
     if forked():
         return fork_error("the OpenCL runtime")
@@ -164,9 +170,10 @@ def no_platform() -> DeviceError:
 
 
 def _unusable(named: str, infos: Sequence[DeviceInfo]) -> DeviceError:
-    """Return the error to raise if none of the devices that match the text ``named`` is usable.
+    """Return the error to raise if devices match the text ``named``, but none of them is usable.
 
-    ``infos`` are the records of these devices. The message begins with the reasons why they are not usable.
+    ``infos`` are the records of the matching devices. The error's message begins with the reasons why they are not
+    usable.
     """
     causes = "; ".join(dict.fromkeys(info.reason for info in infos))
     whose = f" that {named!r} names" if named else ""
@@ -175,7 +182,7 @@ def _unusable(named: str, infos: Sequence[DeviceInfo]) -> DeviceError:
 
 
 def install_advice() -> str:
-    """Return words for an error message that say how to install an OpenCL runtime."""
+    """Return the part of an error message that says how to install an OpenCL runtime."""
     return f"{install('cpu')} brings a CPU runtime, a GPU needs its vendor's driver"
 
 
@@ -188,18 +195,26 @@ def find(spec: Any = None) -> DeviceInfo:
     Parameters
     ----------
     spec : None, str, int, pyopencl.Device or pyopencl.CommandQueue
-        None: the first device that CLSVM_DEVICE names; without that variable a usable GPU, else a usable CPU. If there
-        are several, the one with the most memory.
-        str: "gpu" or "cpu"; part of a platform's name or, if no platform matches, of a device's name; "name:index" or
-        "gpu:index", the index-th device that matches, counted from 0; or an index of :func:`devices`.
-        int: an index of :func:`devices`.
-        pyopencl.Device: a device, or a sub-device of one.
+        None: the first device that the environment variable CLSVM_DEVICE names. If the variable is not set, the usable
+        GPU with the most memory, or without a usable GPU the usable CPU with the most memory.
+
+        pyopencl.Device: the device, or the device of which it is a part.
+
         pyopencl.CommandQueue: the device of the queue.
+
+        int: an index in the list of :func:`devices`.
+
+        str: one of the forms
+
+        - "gpu" or "cpu": the usable device of this kind with the most memory
+        - a name: part of a platform's name or, if no platform matches, part of a device's name
+        - "name:index", such as "gpu:1": the device at this index, counted from 0, among the devices that match "name"
+        - the digits of an index in the list of :func:`devices`
 
     Raises
     ------
     DeviceError
-        There is no such device, none is usable, or several match.
+        No device matches ``spec``, no matching device is usable, or several usable devices match a name.
     TypeError
         ``spec`` is of another type.
     """
@@ -222,15 +237,15 @@ def find(spec: Any = None) -> DeviceInfo:
     hits = _matches(asked, here)
     if not hits:
         raise DeviceError(f"no OpenCL device matches {named}; there are:\n{describe()}")
-    # A small fit tests whether a device works, which takes seconds. It runs only if several devices match the name.
+    # A small fit can test whether a device works, but takes seconds. It runs only if several devices match the name.
     info = partial(_info, os.getpid(), tried=len(hits) > 1)
-    choice = asked in ("", "gpu", "cpu")  # such a name may match several devices; the first usable one is taken
+    choice = asked in ("", "gpu", "cpu")  # if several devices match one of these texts, the first usable one is taken
     if choice:
         order = {"gpu": 0, "cpu": 1, "other": 2}
         hits.sort(key=lambda i: (order[_kind(here[i])], -here[i].global_mem_size, i))
     usable = [*islice((one for one in map(info, hits) if one.usable), 1 if choice else None)]
     if len(usable) > 1:
-        words = f"{len(usable)} OpenCL devices match {named}; say more, or 'name:index'"
+        words = f"{len(usable)} OpenCL devices match {named}; give more of the name, or 'name:index'"
         raise DeviceError(f"{words}:\n{describe(usable)}")
     if not usable:
         raise _unusable(given, [*map(info, hits)])
@@ -238,10 +253,10 @@ def find(spec: Any = None) -> DeviceInfo:
 
 
 def split_names(spec: Any) -> Any:
-    """Return the list of names in a text with commas, and any other ``spec`` unchanged.
+    """Return the list of device names in ``spec`` if it is a text with commas. Return any other ``spec`` unchanged.
 
-    A text that is the full name of a visible device, or such a name with an index, is one name. Raises DeviceError for
-    an empty name, because an empty name would mean the default device.
+    The full name of a visible device may contain commas. A text that is such a name, or such a name followed by
+    ":index", is returned unchanged. Raises DeviceError if a name between commas is empty.
     """
     if not (isinstance(spec, str) and "," in spec):
         return spec
@@ -255,15 +270,15 @@ def split_names(spec: Any) -> Any:
 
 
 def _normalized(name: str) -> str:
-    """Return a name in lower case, with single blanks."""
+    """Return ``name`` in lower case, without outer blanks, and with single blanks between words."""
     return " ".join(name.split()).lower()
 
 
 def device_list(spec: Any) -> list[Any]:
-    """Return a list of the devices that a user names by ``spec``: a list, or text with commas between names.
+    """Return the names of devices in ``spec`` as a list. ``spec`` is a list, a text with commas, or one device.
 
-    If ``spec`` is None, return the devices that the environment variable CLSVM_DEVICE names. Raises TypeError for an
-    empty list, DeviceError for an empty name.
+    If ``spec`` is None, return the names in the environment variable CLSVM_DEVICE. Without that variable, return
+    [None], which stands for the default device. Raises TypeError for an empty list, DeviceError for an empty name.
     """
     spec = split_names(os.environ.get("CLSVM_DEVICE") if spec is None else spec)
     if not isinstance(spec, list | tuple):
@@ -274,7 +289,7 @@ def device_list(spec: Any) -> list[Any]:
 
 
 def first_device(spec: Any) -> Any:
-    """Return the first of the devices that a user names by ``spec``. Work that is not distributed runs on it."""
+    """Return the first of the devices that a user names by ``spec``. Work on one device alone runs on this device."""
     return device_list(spec)[0]
 
 
@@ -288,9 +303,9 @@ def handle(spec: Any, info: DeviceInfo) -> cl.Device:
 
 
 def _whole(device: cl.Device, here: list[cl.Device]) -> cl.Device:
-    """Return the device in the list ``here`` of which ``device`` is a sub-device, or ``device`` itself if listed.
+    """Return ``device`` if it is in the list ``here``, else the device in the list of which it is a sub-device.
 
-    Raises DeviceError if neither is in the list.
+    Raises DeviceError if there is no such device in the list.
     """
     whole: Any = device
     while whole not in here:
@@ -299,12 +314,12 @@ def _whole(device: cl.Device, here: list[cl.Device]) -> cl.Device:
         except cl.Error:
             whole = None
         if whole is None:
-            raise DeviceError(f"{device} is no device of this process, nor a part of one")
+            raise DeviceError(f"expected a device of this process or a sub-device of one, got {device}")
     return whole
 
 
 def _matches(asked: str, here: list[cl.Device]) -> list[int]:
-    """Return the indices, in the list ``here``, of the devices that the lower-case text ``asked`` names.
+    """Return the indices of the devices that the lower-case text ``asked`` names. An index is a position in ``here``.
 
     ``asked`` is an index, a name, or a name followed by ":index". "gpu" and "cpu" are names too. The empty text names
     all devices.
@@ -318,11 +333,11 @@ def _matches(asked: str, here: list[cl.Device]) -> list[int]:
 
 
 def _named(text: str, here: list[cl.Device]) -> list[int]:
-    """Return the indices, in the list ``here``, of all devices that ``text`` names.
+    """Return the indices of all devices that ``text`` names. An index is a position in the list ``here``.
 
     The texts "gpu" and "cpu" name all devices of a kind. Another text is compared first with full names, then with
-    parts of platform names, then with parts of device names. The first comparison that finds a device decides. So
-    "intel" means Intel's platform, although device names of other platforms may contain the word too.
+    parts of platform names, then with parts of device names. The first comparison that finds a device decides. For
+    example, "intel" means Intel's platform, even if a device name of another platform contains "intel".
     """
     if text in ("gpu", "cpu"):
         return [i for i, device in enumerate(here) if _kind(device) == text]
@@ -342,9 +357,10 @@ def _names(device: cl.Device) -> tuple[str, str]:
 
 
 def default_profile(info: DeviceInfo) -> Profile:
-    """Return the profile of a device, with the values that ``clsvm tune`` found for it.
+    """Return a device's profile, the sizes of OpenCL kernels and costs of operations that suit the device.
 
-    The environment variable CLSVM_PROFILE can name the profile; otherwise the kind of the device decides.
+    The environment variable CLSVM_PROFILE can name the profile; otherwise the kind of the device decides. The sizes
+    that ``clsvm tune`` found for the device replace those of the profile.
     """
     return _default_profile(info, os.environ.get("CLSVM_PROFILE"), profiles.tuned_state(), *PROFILES.values())
 
@@ -355,15 +371,15 @@ def _default_profile(info: DeviceInfo, *depends: Any) -> Profile:
 
 
 def tuning_key(info: DeviceInfo) -> str:
-    """Return the key of a device in the file of tuning results."""
+    """Return the key under which the file of tuning results stores the results of a device."""
     return " | ".join((info.platform, info.name, info.driver, untuned_profile(info).name))
 
 
 def untuned_profile(info: DeviceInfo) -> Profile:
-    """Return the profile of a device, without the results of ``clsvm tune``.
+    """Return a device's profile (sizes of kernels, costs of operations) without the results of ``clsvm tune``.
 
-    The environment variable CLSVM_PROFILE can name the profile; otherwise the kind of the device decides. The profile's
-    work-group sizes are reduced to the limit that the device reports.
+    The environment variable CLSVM_PROFILE can name the profile; otherwise the kind of the device decides. Work-group
+    sizes in the profile are reduced to the limit that the device reports.
     """
     device = visible(os.getpid())[info.index]
     cpu = "cpu" if device.native_vector_width_float >= 16 else "cpu8"
@@ -371,7 +387,7 @@ def untuned_profile(info: DeviceInfo) -> Profile:
     name = os.environ.get("CLSVM_PROFILE") or (cpu if info.kind == "cpu" and info.fp64 else gpu)
     name, _, option = name.partition("-")
     if name not in PROFILES:
-        raise ValueError(f"CLSVM_PROFILE must be one of {', '.join(PROFILES)} (or gpu-pair), got {name!r}")
+        raise ValueError(f"CLSVM_PROFILE must be one of {', '.join(PROFILES)}, with or without '-pair', got {name!r}")
     profile = PROFILES[name]
     if profile.style == "workgroup":
         most = 1 << int(device.max_work_group_size).bit_length() - 1
@@ -380,18 +396,19 @@ def untuned_profile(info: DeviceInfo) -> Profile:
 
 
 PROGRAM = "clsvm.small_fit"  # the module that tests a device by a small fit
-TRIAL = "CLSVM_TRIAL"  # environment variable of a process that tests a device, so that it starts no further test
-PASSED, FAILED = "passed", "failed: "  # the test of a device prints a line that begins with one of these
+TRIAL = "CLSVM_TRIAL"  # environment variable that is set in a process that tests a device; it starts no further test
+PASSED, FAILED = "passed", "failed: "  # a process that tests a device prints a line that begins with one of these texts
 SECONDS = 90  # a small fit that takes longer counts as failed
 
 
 def fit_failure(index: int, device: cl.Device) -> str:
-    """Return why a small fit on a device failed, or "" if it passed.
+    """Return why a small fit on a device failed, or "" if the fit passed.
 
-    The result is "" too if the process of the fit ended without a result, since that may not be the device's fault.
+    The fit runs in a separate process. Return "" too if this process did not start or exited without a result, because
+    the device may not be the cause.
 
-    A fit that passed is recorded in a file, and is not repeated until the driver or clsvm changes. ``index`` is the
-    position of the device in :func:`visible`.
+    A fit that passed is recorded in a file, and is not repeated until the driver or pyopencl changes. ``index`` is the
+    position of the device in the list of :func:`visible`.
     """
     if os.environ.get(TRIAL):
         return ""
@@ -407,15 +424,15 @@ def fit_failure(index: int, device: cl.Device) -> str:
 
 
 def identity(device: cl.Device) -> list[str]:
-    """Return the names and versions of a device, its platform and its driver, which together identify the device."""
+    """Return the platform's name and version, the device's name and the driver's version, which identify a device."""
     return [device.platform.name, device.platform.version, device.name, device.driver_version]
 
 
 def _fit(index: int, device: cl.Device) -> str:
     """Run a small fit on a device in a separate process, and return a line that begins with PASSED or FAILED.
 
-    Return "" if the process did not start, or exited without such a line. If the process crashed or took longer than
-    SECONDS, the line begins with FAILED.
+    If the process crashed or took longer than SECONDS, the line begins with FAILED. Return "" if the process did not
+    start, or exited normally but printed no such line.
     """
     if getattr(sys, "frozen", False) or not sys.executable:  # there is no Python interpreter to start
         return ""

@@ -1,7 +1,7 @@
-"""Manage device memory: its limits, freed buffers for reuse, and values that remain on a device between calls.
+"""Manage device memory: limits, pools of freed buffers, and data that remains on a device between calls.
 
 :func:`parse_bytes` reads a memory limit as a user writes it. :class:`Pool` keeps freed buffers, which serve later
-requests for buffers of the same size. :class:`DeviceCache` keeps a value of an estimator on a device between calls.
+requests for buffers of the same size. :class:`DeviceCache` keeps data of an estimator on a device between calls.
 :func:`release_memory` empties all pools and caches.
 """
 
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from clsvm import system
 from clsvm.opencl.runtime import cl
 
-HUGE = 4 << 20  # buffers of at least this many bytes get huge pages
-# The pool keeps a freed buffer of MIN_POOLED to MAX_POOLED bytes, and at most POOL_BYTES bytes of buffers in all.
+HUGE = 4 << 20  # on a CPU, buffers of at least this many bytes get huge pages
+# The pool of freed buffers takes buffers of MIN_POOLED to MAX_POOLED bytes, and has at most POOL_BYTES bytes in all.
 MIN_POOLED, MAX_POOLED, POOL_BYTES = 64 << 10, 128 << 20, 256 << 20
 MEMORY_SHARE = 0.5  # the default of memory_limit is this share of the device's free memory
 _UNITS = {
@@ -35,7 +35,7 @@ _UNITS = {
 
 
 def parse_bytes(value: Any) -> int | None:
-    """Return the number of bytes that ``value`` gives as a number or as text such as "2GB" or "512 MiB".
+    """Return the number of bytes that ``value`` means. ``value`` is a number, or text such as "2GB" or "512 MiB".
 
     Return None for None. Raises TypeError for another type, ValueError for other text or a number out of range.
     """
@@ -55,7 +55,7 @@ def parse_bytes(value: Any) -> int | None:
 
 pool_lock = threading.RLock()
 never_released: list[Any] = []
-Key = tuple[int, int]  # key of a pool: handle of the OpenCL context, bytes of a buffer
+Key = tuple[int, int]  # key of a buffer in a pool: handle of its OpenCL context, and its size in bytes
 
 
 class Pool:
@@ -69,10 +69,10 @@ class Pool:
         self.nbytes = 0
 
     def put(self, key: Key, buffer: Any, most: float = float("inf")) -> None:
-        """Keep a freed buffer under its key.
+        """Add a freed buffer to the pool. ``key`` has the handle of its OpenCL context, and its size in bytes.
 
-        Before that, release other buffers until the pool, with the new buffer, has at most ``most`` bytes. The buffers
-        under the key that was used longest ago are released first.
+        If the pool would then have more than ``most`` bytes, first release other buffers. The buffers under the key
+        that was used longest ago are released first.
         """
         with pool_lock:
             while self._buffers and self.nbytes + key[1] > most:
@@ -81,7 +81,7 @@ class Pool:
             self.nbytes += key[1]
 
     def take(self, key: Key) -> Any:
-        """Remove the buffer that was last put under this key from the pool, and return it, or None if none is left."""
+        """Remove the buffer that was last put under ``key``, and return it. Return None if there is no such buffer."""
         with pool_lock:
             buffers = self._buffers.pop(key, [])
             buffer = buffers.pop() if buffers else None
@@ -99,7 +99,7 @@ class Pool:
             return freed
 
     def forget(self) -> None:
-        """Empty the pool in a forked child without releasing the buffers, which belong to the parent."""
+        """Empty the pool in a forked child process. The buffers are not released, because the parent owns them."""
         never_released.append(self._buffers)
         self._buffers, self.nbytes = {}, 0
 
@@ -110,19 +110,20 @@ class Pool:
             buffer.release()
 
 
-spare, slabs = POOLS = Pool(), Pool()  # pools of freed buffers, and of slabs: large buffers for cached rows of K
+spare, slabs = POOLS = Pool(), Pool()  # ``slabs`` has large buffers for rows of the kernel matrix, ``spare`` all others
 
 
 def pooled_bytes() -> int:
-    """Return the number of bytes in the pools of this process."""
+    """Return the total size in bytes of all freed buffers that this process keeps for reuse."""
     return sum(pool.nbytes for pool in POOLS)
 
 
 def rounded_size(nbytes: int, most: int) -> int:
-    """Return the size in bytes to allocate for a buffer of ``nbytes`` bytes.
+    """Return the size in bytes to allocate if a buffer of ``nbytes`` bytes is requested.
 
-    The size is rounded up by at most an eighth, so that the pool can reuse a buffer for a slightly different request.
-    The size stays ``nbytes`` if rounding would exceed ``most`` or the limits of the pool.
+    The size is ``nbytes``, rounded up by at most an eighth. A freed buffer can then serve a later request for slightly
+    more or fewer bytes. The size is not rounded if it would exceed ``most`` bytes, or if the pool of freed buffers
+    takes no buffers of this size.
     """
     step = 1 << max(0, nbytes.bit_length() - 4)
     rounded = -(-nbytes // step) * step
@@ -133,12 +134,12 @@ class DeviceCache:
     """Keep one value on a device between calls, such as the support vectors of a fitted model.
 
     The buffers of the value are never written again, so any thread may read them. The value is dropped with the object
-    that owns this cache, or by :func:`release_memory`. It is also dropped when a fit or call of this process would
-    otherwise exceed memory_limit. A call that uses the value at that time can use it until the call ends. A copy of the
-    cache, an unpickled cache, and the cache in a forked child begin empty.
+    that owns this cache, or by :func:`release_memory`. The value is also dropped if a fit or another call in this
+    process needs its memory to stay within memory_limit. A call that is using the value can finish before the memory is
+    released. Copies of the cache, unpickled caches, and caches in a forked child process begin empty.
     """
 
-    # A tuple: Stream.setting, value, bytes of the value. Threads read it without a lock, so it is replaced as a whole.
+    # Stream setting, cached value and its bytes. Threads read the tuple without a lock, so only replace the whole.
     _state: tuple[Any, Any, int] = (None, None, 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -149,10 +150,10 @@ class DeviceCache:
         return self._state[2]
 
     def get(self, stream: Any) -> Any:
-        """Return the value if the stream that stored it had this stream's context, profile and memory_limit.
+        """Return the cached value, and count its bytes as allocated by ``stream``.
 
-        The stream counts the bytes of the value as allocated. Return None if there is no such value, or if it takes
-        more than half of the stream's memory limit.
+        Return None if the cache is empty, or if the value takes more than half of the stream's memory limit. Return
+        None also if the stream that stored the value had another OpenCL context, profile or memory_limit.
         """
         setting, value, nbytes = self._state
         if setting != stream.setting or nbytes > stream.limit // 2:
@@ -162,9 +163,9 @@ class DeviceCache:
         return value
 
     def put(self, stream: Any, value: Any, buffers: Sequence[Any]) -> None:
-        """Replace the cached value by ``value``, whose data is in ``buffers`` of the stream.
+        """Replace the cached value by ``value``, whose data is in the buffers ``buffers`` of ``stream``.
 
-        The buffers outlive the stream. They are released when nothing refers to them any more.
+        The buffers outlive the stream. Each is released when no Python object refers to it.
         """
         nbytes = stream.detach(buffers)
         self._state = stream.setting, value, nbytes
@@ -192,8 +193,8 @@ def filled_caches() -> list[DeviceCache]:
 def release_memory() -> int:
     """Release all device memory that clsvm keeps between calls.
 
-    Such memory is the row cache's large buffers, and freed buffers for reuse. The support vectors or inducing points
-    of fitted models, which remain on a device for later predictions, are released too.
+    Between calls, clsvm keeps large buffers for rows of the kernel matrix, and freed buffers for reuse. It also keeps
+    the support vectors or inducing points of fitted models on a device for later predictions.
 
     Returns
     -------
@@ -207,7 +208,7 @@ def release_memory() -> int:
 
 
 def release_pools() -> int:
-    """Release all buffers in the pools of this process, and return the number of bytes freed."""
+    """Release all freed buffers that this process keeps for reuse, and return the number of bytes released."""
     return sum(pool.release() for pool in POOLS)
 
 
@@ -225,9 +226,10 @@ def huge_pages(context: cl.Context, nbytes: int) -> Any:
 
 
 def in_place(context: cl.Context, array: NDArray[Any]) -> tuple[Any, int]:
-    """Return a buffer by which kernels read a contiguous array in place, and the array's byte offset in the buffer.
+    """Return a buffer by which OpenCL kernels read a contiguous array in place, and the array's byte offset in it.
 
-    Runtimes copy memory that is not aligned. So the buffer begins at the last aligned address up to the array's start.
+    OpenCL runtimes copy memory that does not begin at a multiple of 128 bytes. So the buffer begins at the last such
+    address that is not after the array's start.
     """
     address = array.ctypes.data
     before = address % 128
@@ -237,9 +239,9 @@ def in_place(context: cl.Context, array: NDArray[Any]) -> tuple[Any, int]:
 
 
 def pairs(array: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Split each float64 number into two float32 numbers, whose sum is the number up to rounding.
+    """Split each float64 number of ``array`` into two float32 numbers, whose sum is the number up to rounding.
 
-    The result has shape (..., 2), with the larger of the two numbers first.
+    The result has one more axis, of length 2. The larger of the two numbers comes first.
     """
     high = array.astype(np.float32)
     with np.errstate(invalid="ignore"):
@@ -250,8 +252,9 @@ def pairs(array: NDArray[np.float64]) -> NDArray[np.float32]:
 def free_memory(device: cl.Device) -> int:
     """Return an upper bound of the device's free memory in bytes.
 
-    For a device with memory of its own, the bound is all of its memory. For a device that shares the host's memory, it
-    is the memory that is available to this process, including the pools of freed buffers.
+    The bound is at most the memory that the device reports. If the device shares the host's memory, the bound is also
+    at most the sum of two numbers: the bytes that the host can still give this process, and the bytes of freed buffers
+    that the process keeps for reuse.
     """
     free = int(device.global_mem_size)
     if device.type & cl.device_type.CPU or device.host_unified_memory:
@@ -260,14 +263,15 @@ def free_memory(device: cl.Device) -> int:
     return free
 
 
-MAX_AGE = 0.05  # seconds for which a measurement of the available memory is used again
+MAX_AGE = 0.05  # seconds after which the memory available on the host is measured anew
 
 
 @lru_cache(1)
 def _available(period: int) -> int | None:
     """Return the bytes of memory available to this process on the host, or None if the system does not tell.
 
-    ``period`` is the number of the current interval of MAX_AGE seconds, so that each interval has one measurement.
+    Time is divided into intervals of MAX_AGE seconds, and ``period`` is the number of the current interval. Memory is
+    measured once in an interval, because the result is cached for each ``period``.
     """
     return system.available()
 
@@ -275,12 +279,13 @@ def _available(period: int) -> int | None:
 def in_rows(array: NDArray[Any], ld: int) -> tuple[NDArray[Any], dict[str, Any]]:
     """Return arguments with which pyopencl copies ``array`` (h, w) to or from a buffer with rows of ``ld`` items.
 
-    The first result is a contiguous view of the array's memory, since pyopencl copies no other arrays. The second has
-    keyword arguments that describe the rectangle to copy.
+    The array may have gaps between its rows, but pyopencl copies only contiguous arrays. So the first result is a
+    one-dimensional view of the array's memory, gaps included. The second result has keyword arguments that describe the
+    rectangle to copy.
     """
     (height, width), size = array.shape, array.itemsize
     span = (height - 1) * array.strides[0] // size + width
     flat = np.lib.stride_tricks.as_strided(array, (span,), (size,))
-    pitch = max(array.strides[0], width * size)  # a single row may have a smaller stride, which OpenCL rejects
+    pitch = max(array.strides[0], width * size)  # the stride of a single row may be so small that OpenCL rejects it
     origins = {"buffer_origin": (0, 0, 0), "host_origin": (0, 0, 0), "region": (width * size, height, 1)}
     return flat, {**origins, "buffer_pitches": (ld * size,), "host_pitches": (pitch,)}

@@ -1,13 +1,14 @@
-"""Define device profiles: sizes of kernels and costs (rates) of operations for a kind of device. PROFILES holds them.
+"""Define device profiles: sizes of OpenCL kernels and costs of operations for a kind of device. PROFILES lists them.
 
-``clsvm tune`` measures which sizes are fastest on the user's devices. It stores them in one JSON file in the user's
-cache folder, which every fit reads:
+``clsvm tune`` measures which sizes are fastest on the user's devices. It stores these sizes in one JSON file in the
+user's cache folder, which every fit reads:
 
     {"clsvm": 1, "devices": {KEY: {"date": ..., "profile": {"lanes": 16, "tiles": {"many": {...}}, ...}, ...}}}
 
 KEY names the platform, the device, the driver and the default profile. A value in the file is valid if it is in SEARCH,
-the table of permitted values. Rates (RATES), which earlier versions also stored, are not used. A file with an invalid
-value, a damaged file, or a file of another version is ignored with one warning.
+the table of permitted values. Earlier versions also stored costs of operations (RATES), which are not used. If a value
+for a device is invalid, all values for this device are ignored with one warning. A damaged file, or a file of another
+version, is ignored as a whole, with one warning, too.
 """
 
 from __future__ import annotations
@@ -26,31 +27,24 @@ from platformdirs import user_cache_path
 from clsvm import files
 from clsvm.errors import warn
 
-# A tile is a block of values of K(X, U) that a kernel computes at a time, for rows X and right-hand rows U.
-# A Tile maps names of compiler options (-Dname=value) to numbers that give the size of a tile:
-#   GROUPS   number of lane groups in a tile, each of V rows of X that are stored side by side
-#   COLUMNS  number of right-hand rows in a tile, if the tile has no BLOCKS
-#   BLOCKS   number of blocks in a tile, each of V right-hand rows
-#   RX       number of rows of X for which one work-item computes values
-#   DEPTH    number of features that are in local memory at a time
-#   AHEAD    number of features by which prefetches run ahead
+# Size of a tile, a block of K(X, U), as names and values of compiler options (-Dname=value); see Profile.tiles.
 Tile = Mapping[str, int]
 
 
 def shape_class(working: int) -> str:
-    """Return the shape class of a product K(X, U) with ``working`` right-hand rows U: "two", "few" or "many".
+    """Return the shape class of a kernel matrix K(X, U) with ``working`` rows U: "two", "few" or "many".
 
-    A profile has tile sizes for each shape class.
+    A profile has, for each shape class, the size of the blocks in which a kernel matrix is computed.
     """
     return "two" if working <= 2 else "few" if working <= 16 else "many"
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Hold the sizes of kernels, and the costs of operations, for a kind of device.
+    """Hold the sizes of OpenCL kernels, and the costs of operations, for a kind of device.
 
-    The unit of a cost is the time of one multiply-add in a product of dense rows. K is the kernel matrix of rows X and
-    right-hand rows U. The defaults suit a CPU with 512-bit vectors.
+    The unit of a cost is the time of one multiply-add in a product of dense rows. K(X, U) is the kernel matrix between
+    rows X and rows U, which are called right-hand rows. The defaults suit a CPU with 512-bit vectors.
 
     Attributes
     ----------
@@ -60,52 +54,55 @@ class Profile:
         kernel style. In the style "simd" a work-item computes with explicit vectors. In the style "workgroup"
         work-items share local memory.
     tiles
-        sizes of tiles, the blocks of values of K(X, U) that are computed in registers. The keys are classes of the
-        number of right-hand rows: "two" (at most 2), "few" (at most 16) and "many". On some devices a fourth entry,
-        "wide", has larger tiles. It replaces "many" if X and U have enough rows for each compute unit to get such a
-        tile.
+        sizes of tiles, the blocks of values of K(X, U) that are computed in registers. A key is the class of the number
+        of right-hand rows: "two" (at most 2), "few" (at most 16) or "many". Some profiles have a fourth entry, "wide",
+        for larger tiles. It replaces "many" if K(X, U) has enough such tiles to occupy every compute unit.
+        A tile has GROUPS lane groups (see ``lanes``) and COLUMNS right-hand rows, or BLOCKS blocks of right-hand rows,
+        each as long as a lane group. A work-item computes values for RX rows of X. Local memory holds DEPTH features at
+        a time. Prefetches run AHEAD features ahead of the computation.
     lanes
-        number of rows of a lane group, which are stored side by side, in float32. In float64 a lane group of the style
-        "simd" has half as many.
+        number of rows of a lane group in float32. The values of these rows are stored interleaved. In float64 a lane
+        group of the style "simd" has half as many rows.
     panel
-        number of right-hand rows that are stored side by side, in float32. It is used for CSR rows X with more than
-        16 right-hand rows.
+        number of right-hand rows whose values are stored interleaved, in float32, if X is in CSR format. In the style
+        "simd" only products with more than 16 right-hand rows use this number.
     cluster
-        number of lane groups in a cluster, which has rows with similar nonzero columns.
+        number of lane groups in a cluster of rows. The rows of a cluster are nonzero in similar columns.
     group
-        work-items of a work-group in reductions.
+        number of work-items of a work-group in reductions.
     smo_items
         largest number of work-items in a work-group that solves the dual over a working set.
     block
         number of training rows whose gradients one work-item (style "simd") or one work-group (style "workgroup")
         updates.
     chunks
-        number of parts into which a reduction over rows divides the rows.
+        largest number of parts into which a reduction over rows divides the rows.
     working_set
         largest number of rows in a working set.
     batch_rows
-        largest number of rows of a problem that a single work-item or work-group solves. The whole device solves a
-        problem with more rows faster.
+        largest number of rows of a dual problem that one work-item or one work-group solves alone. Larger problems are
+        solved faster by the whole device.
     sync
-        number of outer iterations after which the host reads the solver's state.
+        number of outer iterations of the solver between two reads of its state by the host.
     bits_cost
-        cost of multiplying two 32-bit words, each with 32 features of a row of 0 and 1.
+        cost of multiplying two 32-bit words. Each has 32 features of a row in which every feature is 0 or 1.
     csr_cost
         cost of multiplying a stored entry of a CSR row by a number of a row of U.
     clustered_cost
-        cost of multiplying a stored entry of clustered rows by a number of a row of U.
+        cost of multiplying a stored entry of a row in a cluster by a number of a row of U.
     hybrid_cost
-        cost of multiplying an entry of a column that CSR rows store densely by a number of a row of U.
+        cost of multiplying an entry of a densely stored column by a number of a row of U. Besides such columns, the
+        rows X have sparse entries in CSR format.
     hit_cost
         cost of multiplying an entry of X by an entry of U, if an inverted index lists the entries of X by feature.
     value_cost
-        cost of evaluating the kernel function for one value of K, with CSR rows X, and storing the value.
+        cost of evaluating the kernel function for one value of K(X, U), with CSR rows X, and storing the value.
     cluster_cost
         cost of finding the cluster of a row. One work-group does this, which uses a small part of a GPU.
     cache_cost
-        cost of reading a stored value of K.
+        cost of reading a stored value of K(X, U).
     outer_cost
-        cost of the kernel launches and waits of an outer iteration.
+        cost of an outer iteration's kernel launches and of waiting for them.
     selection_cost
         cost per training row of choosing a working set.
     smo_cost
@@ -115,9 +112,9 @@ class Profile:
     factor_cost
         cost of a multiply-add of the host's Cholesky factorisation in one thread.
     patience
-        the host takes over a small problem that is not solved after this many SMO iterations per row of the problem.
+        number of SMO iterations, per row of a small dual problem, after which the host takes over the solve.
     wide
-        type of the gradients and coefficients: "double", or "pair" for the unevaluated sum of two float32 numbers.
+        type of gradients and coefficients: "double", or "pair". A pair is two float32 numbers, whose sum is the value.
     """
 
     name: str
@@ -160,7 +157,11 @@ class Profile:
 
     @property
     def largest(self) -> float:
-        """Return the largest finite number of the type ``wide``. A pair of float32 has the range of float32."""
+        """Return the largest finite number of the type of gradients and coefficients.
+
+        This type is double, or on a device without double precision a pair of float32 numbers. A pair has the range of
+        float32.
+        """
         return float(np.finfo(self.finest).max)
 
 
@@ -204,7 +205,7 @@ _GPU = Profile(
 )
 PROFILES = {
     "cpu": _CPU,
-    "cpu8": replace(  # for CPUs with 16 registers of 8 floats; a vector of 16 floats takes two of them
+    "cpu8": replace(  # for CPUs with 16 vector registers of 8 floats; a vector of 16 floats takes two registers
         _CPU,
         name="cpu8",
         tiles={"two": _vector(2, 4, 4), "few": _vector(4, 1, 32), "many": _vector(4, 1)},
@@ -215,8 +216,7 @@ PROFILES = {
         value_cost=23.0,
     ),
     "gpu": _GPU,
-    # Measured on an H100. Sub-groups find minima by one instruction (solvers/least.cl), so large work-groups are fast.
-    # Only this profile has "wide" tiles of DEPTH 16: they need 42 KB of local memory, and other GPUs may have 32 KB.
+    # Costs were measured on an H100. "wide" tiles of DEPTH 16 need 42 KB of local memory. Other GPUs may have 32 KB.
     "nvidia": replace(
         _GPU,
         name="nvidia",
@@ -228,9 +228,8 @@ PROFILES = {
     ),
 }
 
-RATES = "bits_cost", "csr_cost", "clustered_cost", "hybrid_cost", "hit_cost"  # fields in old tuning files, not used
-# SEARCH[style][field] has the values that a tuning file may set for a profile's field, for each kernel style.
-# ``clsvm tune`` tries the values of "tiles" and "lanes". Only older tuning files set the other fields.
+RATES = "bits_cost", "csr_cost", "clustered_cost", "hybrid_cost", "hit_cost"  # fields to ignore in old tuning files
+# SEARCH[style][field]: values that a tuning file may set in a profile. ``clsvm tune`` tries only "tiles" and "lanes".
 _TWO = [_vector(2, groups, ahead) for groups in (1, 4, 10, 12) for ahead in (0, 4, 64)]
 _FEW = [_vector(columns, 1, ahead) for columns in (16, 8, 4) for ahead in (0, 32, 256)]
 _MANY = [_vector(*tile) for tile in ((16, 1), (8, 1), (8, 2), (8, 3), (4, 1), (4, 3), (4, 4), (4, 5), (4, 6), (2, 8))]
@@ -285,9 +284,9 @@ def _path(named: str | None, *folders: str | None) -> Path:
 
 
 def tuned_state() -> tuple[Path, int]:
-    """Return the path of the file of tuning results, and its modification time in nanoseconds, -1 if there is no file.
+    """Return the path of the file of tuning results, and the file's modification time in nanoseconds.
 
-    As long as this pair is unchanged, so is the content of the file.
+    The time is -1 if there is no file. While path and time are unchanged, the content of the file is unchanged too.
     """
     where = tuned_path()
     try:
@@ -297,7 +296,10 @@ def tuned_state() -> tuple[Path, int]:
 
 
 def read_tuned() -> dict[str, dict[str, Any]]:
-    """Read the file of tuning results, and return device key -> tuning record: {} if there is no valid file."""
+    """Return the tuning records of all devices from the file of tuning results, as a dict by device key.
+
+    If there is no valid file, return {}.
+    """
     where, modified = tuned_state()
     if modified < 0:
         return {}
@@ -316,7 +318,7 @@ def read_tuned() -> dict[str, dict[str, Any]]:
 def with_tuned(profile: Profile, name: str) -> Profile:
     """Return a copy of ``profile`` with the values that ``clsvm tune`` stored under the device key ``name``.
 
-    If SEARCH, the table of permitted values, lacks a stored value, warn and return ``profile`` unchanged.
+    If a stored value is not in SEARCH, the table of permitted values, warn and return ``profile`` unchanged.
     """
     stored = read_tuned().get(name, {}).get("profile", {})
     values = {field: value for field, value in stored.items() if field not in RATES}
@@ -328,7 +330,7 @@ def with_tuned(profile: Profile, name: str) -> Profile:
 
 
 def _valid(style: str, field: str, value: Any) -> bool:
-    """Return whether SEARCH, the table of permitted values, has ``value`` for this kernel style and profile field."""
+    """Return whether SEARCH permits ``value`` for the profile field ``field`` of profiles with this kernel style."""
     if field == "tiles":
         allowed = SEARCH[style]["tiles"]
         return isinstance(value, dict) and all(tile in allowed.get(name, ()) for name, tile in value.items())
@@ -337,12 +339,15 @@ def _valid(style: str, field: str, value: Any) -> bool:
 
 @cache
 def _warn_ignored(where: Path, reason: str) -> None:
-    """Warn that the tuning file ``where`` is ignored, once in a process for each reason."""
+    """Warn that the tuning file ``where`` is ignored. A process warns only once for each file and reason."""
     warn(f"{where} is ignored: {reason[:200]}; 'clsvm tune' makes it anew")
 
 
 def write_tuned(name: str, record: dict[str, Any]) -> None:
-    """Add a tuning record under the device key ``name``, and write the file of tuning results anew. Raises OSError."""
+    """Write the file of tuning results anew, with ``record`` under the device key ``name``.
+
+    Other devices keep their records. Raises OSError if the file cannot be written.
+    """
     check_tuned_writable()
     content = {"clsvm": VERSION, "devices": {**read_tuned(), name: record}}
     with files.atomic_write(tuned_path()) as stream:
@@ -350,13 +355,13 @@ def write_tuned(name: str, record: dict[str, Any]) -> None:
 
 
 def check_tuned_writable() -> None:
-    """Raise OSError if the file of tuning results cannot be written. Make its folder if there is none."""
+    """Raise OSError if the file of tuning results cannot be written. If its folder does not exist, make the folder."""
     files.private_folder(tuned_path().parent)
     files.check_writable(tuned_path())
 
 
 def delete_tuned() -> bool:
-    """Delete the file of tuning results, and return whether there was one. Raises OSError."""
+    """Delete the file of tuning results, and return whether it existed. Raises OSError if it cannot be deleted."""
     existed = tuned_path().exists()
     tuned_path().unlink(missing_ok=True)
     return existed

@@ -1,15 +1,16 @@
 """Make the OpenCL runtimes of this machine visible to pyopencl's loader, and import pyopencl.
 
-Other modules of clsvm import pyopencl from here. Before the import, :func:`prepare` finds runtimes that the system's
-loader misses: CPU runtimes that pip installed, and drivers without an .icd file. It makes a folder of .icd files in the
-user's cache: copies of the system's .icd files, and one for each runtime found. It sets the environment variable
-OCL_ICD_VENDORS to this folder, unless the user has set the variable.
+Other modules of clsvm import pyopencl from here. An .icd file names the library of an OpenCL runtime. Before the
+import, :func:`prepare` finds runtimes that the loader would miss: CPU runtimes that pip installed, and drivers without
+an .icd file. It makes a folder of .icd files in the user's cache: copies of the system's .icd files, and one for each
+runtime that it found. It sets the environment variable OCL_ICD_VENDORS, which tells the loader to read this folder. If
+the user has set the variable, nothing is changed.
 
 A user can name further runtimes in OCL_ICD_FILENAMES. The loader in pyopencl's wheels for Linux ignores this variable,
-so :func:`prepare` adds .icd files for these runtimes to the folder.
+so :func:`prepare` adds .icd files for the named runtimes to the folder.
 
-All processes of the user share the folder. For safety it is used only if no other user can change it. Also, if a cache
-of compiled programs cannot be written, pyopencl or PoCL is told to work without it.
+All processes of the user share the folder. For safety it is used only if no other user can change it. Further, if
+pyopencl or PoCL cannot write its cache of compiled programs, :func:`prepare` tells it to do without this cache.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from clsvm.errors import warn
 
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 DRIVERS = ("libnvidia-opencl.so.1", "libamdocl64.so", "libigdrcl.so")
-# Folders in which containers, WSL and ROCm place drivers, and which the system's loader does not search
+# Folders in which containers, WSL and ROCm place drivers. The loader does not search them.
 _FOLDERS = (
     "/usr/lib/wsl/lib",
     "/usr/local/nvidia/lib64",
@@ -42,18 +43,19 @@ _FOLDERS = (
     "/opt/rocm/lib",
     "/opt/rocm/opencl/lib",
 )
-_MIN_FREE = 16 << 20  # a cache needs this many free bytes, as some OpenCL compilers end the process on a full disk
+_MIN_FREE = 16 << 20  # free bytes needed on a cache's disk; some OpenCL compilers end the process if the disk is full
 
 
 def prepare() -> None:
-    """Make all OpenCL runtimes of this machine visible to the loader, and disable caches that cannot be used.
+    """Make all OpenCL runtimes of this machine visible to pyopencl's loader.
 
-    Further calls are allowed. An absent runtime raises no error.
+    Also switch off the caches of compiled programs that cannot be used. The function may be called again. If no runtime
+    is found, it raises no error.
     """
     disable_unusable_caches()
     if os.environ.get("OCL_ICD_VENDORS"):
         return
-    if sys.platform == "win32":  # OCL_ICD_FILENAMES adds drivers to the registry's, so no folder of .icd files is made
+    if sys.platform == "win32":  # Windows lists drivers in its registry, and OCL_ICD_FILENAMES adds further ones
         found = [str(path) for path in _pip_runtimes("intelocl64.dll", "intelocl.dll")]
         if found and not os.environ.get("OCL_ICD_FILENAMES"):
             os.environ["OCL_ICD_FILENAMES"] = os.pathsep.join(found)
@@ -70,12 +72,15 @@ def prepare() -> None:
             extra[f"clsvm-{library}.icd"] = location
     if extra and (folder := _folder({**system, **extra})):
         os.environ["OCL_ICD_VENDORS"] = str(folder)
-    elif extra and not system:  # without a writable folder, OCL_ICD_VENDORS can name only one library
+    elif extra and not system:  # no folder can be written, and without one OCL_ICD_VENDORS can name only one library
         os.environ["OCL_ICD_VENDORS"] = next(iter(extra.values()))
 
 
 def unloaded() -> list[str]:
-    """Return a line for each OpenCL library that the loader is told to load but cannot. The line gives the reason."""
+    """Return a line of text for each OpenCL runtime that the loader is told to load but cannot load.
+
+    The line has the path of the runtime's library, and the reason.
+    """
     location = Path(os.environ.get("OCL_ICD_VENDORS") or SYSTEM_VENDORS)
     is_folder = location == SYSTEM_VENDORS or location.is_dir()
     libraries = [*_entries(location).values()] if is_folder else [str(location)]
@@ -83,7 +88,7 @@ def unloaded() -> list[str]:
 
 
 def load_error(library: str) -> str:
-    """Return the system's message about why a library does not load, or "" if it loads."""
+    """Try to load the library with this path. Return the system's error message, or "" if the library loads."""
     try:
         ctypes.CDLL(library)
     except OSError as error:
@@ -92,7 +97,7 @@ def load_error(library: str) -> str:
 
 
 def _pip_runtimes(*names: str) -> list[Path]:
-    """Return the path of the library that pip's package intel-opencl-rt installed, as a list of at most one path.
+    """Return a list with the path of the library that pip's package intel-opencl-rt installed, or an empty list.
 
     ``names`` are possible file names of the library.
     """
@@ -102,12 +107,12 @@ def _pip_runtimes(*names: str) -> list[Path]:
         shipped = []
     candidates = [Path(str(f.locate())).resolve() for f in shipped if f.name in names]
     candidates += [Path(sysconfig.get_path("data")) / "lib" / name for name in names]
-    # Path.is_file would raise an error for a file in an unreadable folder, where os.path.isfile returns False.
+    # For a file in an unreadable folder, os.path.isfile returns False, but Path.is_file would raise an error.
     return [path for path in candidates if os.path.isfile(path)][:1]
 
 
 def _bundled() -> Iterator[Path]:
-    """Yield the paths of runtime libraries in pyopencl's own folder, where PoCL's wheel installs its library."""
+    """Yield the paths of OpenCL runtimes in pyopencl's package folder. PoCL's wheel installs its library there."""
     spec = util.find_spec("pyopencl")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for icd in sorted(Path(folder, ".libs").glob("*.icd")):
@@ -117,7 +122,10 @@ def _bundled() -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> dict[str, str]:
-    """Return file name -> content for the .icd files of a folder, or {} if the folder or a file cannot be read."""
+    """Return a dict from the name of each .icd file in a folder to the file's content.
+
+    If the folder or a file cannot be read, return {}.
+    """
     try:
         return {path.name: path.read_text().strip() for path in sorted(folder.glob("*.icd"))}
     except OSError:
@@ -125,10 +133,10 @@ def _entries(folder: Path) -> dict[str, str]:
 
 
 def _folder(entries: dict[str, str]) -> Path | None:
-    """Make a folder with exactly the .icd files ``entries`` (name -> content), and return its path.
+    """Make a folder with exactly the .icd files in ``entries``, and return the folder's path.
 
-    Return None if no folder can be written. Processes that need equal files share one folder, because its name is a
-    hash of ``entries``.
+    ``entries`` maps file names to contents. Return None if no folder can be written. The folder's name is a hash of
+    ``entries``, so processes that need equal files share one folder.
     """
     name = f"icd-{hashlib.sha256(repr(sorted(entries.items())).encode()).hexdigest()[:12]}"
     for base in folders():
@@ -138,14 +146,14 @@ def _folder(entries: dict[str, str]) -> Path | None:
 
 
 def _written(folder: Path, entries: dict[str, str]) -> Path:
-    """Write the .icd files ``entries`` (name -> content) to a folder, and remove its other .icd files.
+    """Write .icd files to a folder, and remove its other .icd files. ``entries`` maps file names to contents.
 
-    Return the folder. Raises OSError if it cannot be written or other users can change it.
+    Return the folder. Raises OSError if the folder cannot be written, or if other users can change it.
     """
     files.private_folder(folder)
     if words := files.exposed(folder):
         raise PermissionError(words)
-    for present in folder.glob("*.icd"):  # delete files that ``entries`` does not list with this content
+    for present in folder.glob("*.icd"):  # delete files that are not in ``entries``, or have other content there
         private = present.is_file() and not present.is_symlink() and not files.changed_by_others(present)
         if not private or present.read_text("utf-8", "replace") != entries.get(present.name):
             present.unlink()
@@ -153,15 +161,15 @@ def _written(folder: Path, entries: dict[str, str]) -> Path:
         if not (folder / name).exists():
             with files.atomic_write(folder / name) as stream:
                 stream.write(text.encode())
-                Path(stream.name).chmod(0o600)  # independent of the umask
+                Path(stream.name).chmod(0o600)  # so that the access rights do not depend on the umask
     return folder
 
 
 def disable_unusable_caches() -> None:
     """Test the folders in which pyopencl and PoCL cache compiled programs.
 
-    If one cannot be used, set environment variables so that pyopencl works without a cache, and PoCL with a temporary
-    folder. Warn once.
+    If pyopencl's folder cannot be used, set an environment variable so that pyopencl works without a cache. If PoCL's
+    folder cannot be used, set one so that PoCL uses a temporary folder. Warn once if any folder cannot be used.
     """
     caches = {"PYOPENCL_NO_CACHE": ("pyopencl", "pytools"), "POCL_CACHE_DIR": ("pocl",)}
     faults = {
@@ -169,10 +177,10 @@ def disable_unusable_caches() -> None:
         for setting, names in caches.items()
         if not os.environ.get(setting) and (words := next(filter(None, map(_fault, map(user_cache_path, names))), ""))
     }
-    os.environ.setdefault("PYOPENCL_CACHE_FAILURE_FATAL", "")  # empty: pyopencl warns and builds without its cache
+    os.environ.setdefault("PYOPENCL_CACHE_FAILURE_FATAL", "")  # "": if its cache fails, pyopencl warns and goes on
     if "PYOPENCL_NO_CACHE" in faults:
         os.environ["PYOPENCL_NO_CACHE"] = "1"
-    if "POCL_CACHE_DIR" in faults and (folder := fallback_folder()):  # PoCL compiles in its cache, so it needs a folder
+    if "POCL_CACHE_DIR" in faults and (folder := fallback_folder()):  # PoCL cannot compile without a cache folder
         os.environ["POCL_CACHE_DIR"] = str(folder / "pocl")
     if faults:
         words = "compiled programs are not kept from one process to the next; XDG_CACHE_HOME can name another folder"
@@ -180,7 +188,7 @@ def disable_unusable_caches() -> None:
 
 
 def folders() -> Iterator[Path]:
-    """Yield the usable folders for clsvm's files: first the folder in the user's cache, then a temporary folder."""
+    """Yield the folders that clsvm can write its files to: first one in the user's cache, then a temporary one."""
     if not _fault(cache := user_cache_path("clsvm")):
         yield cache
     if other := fallback_folder():
@@ -189,9 +197,10 @@ def folders() -> Iterator[Path]:
 
 @cache
 def fallback_folder() -> Path | None:
-    """Return the temporary folder that replaces this user's unusable cache folders, or None if it cannot be used.
+    """Return the temporary folder to use if this user's cache folders cannot be used.
 
-    All processes of the user share the folder, so no process removes it.
+    Return None if the temporary folder cannot be used either. All processes of the user share the temporary folder, so
+    no process removes it.
     """
     user = getattr(os, "geteuid", lambda: "user")()
     with contextlib.suppress(OSError):  # gettempdir raises if there is no folder for temporary files
@@ -203,7 +212,10 @@ def fallback_folder() -> Path | None:
 
 @cache
 def _fault(folder: Path) -> str:
-    """Make a folder, and write a temporary file to test it. Return why the folder cannot be used, or "" if it can."""
+    """Make a folder, and test it by writing a temporary file. Return why it cannot be used as a cache, or "" if it can.
+
+    A folder on a disk that is almost full cannot be used.
+    """
     if not folder.is_absolute():
         return f"the cache {str(folder)!r} is in no home folder"
     try:
@@ -216,7 +228,7 @@ def _fault(folder: Path) -> str:
     return "" if free >= _MIN_FREE else f"the cache {str(folder)!r} is on a disk with {free} bytes free"
 
 
-# Environment variables of the OpenCL loader as the user set them, read before prepare() changes them
+# Environment variables of the OpenCL loader with the user's values. They are read before prepare() changes them.
 SETTINGS = {name: value for name in ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES") if (value := os.environ.get(name))}
 prepare()
 import pyopencl as cl  # noqa: E402

@@ -1,8 +1,9 @@
-"""Read the OpenCL source texts and render the Mako templates. Only this module imports mako.
+"""Read OpenCL source texts, and render Mako templates of OpenCL source. Only this module imports mako.
 
-The folder ``cl_kernels/`` holds texts that are the same for every model. The folder ``templates/`` holds texts that
-depend on a kernel function or a layout of rows. A subfolder of either is named after the package of clsvm that launches
-its kernels. A checkout has both folders beside the package ``clsvm``, a wheel has them inside it.
+The folder ``cl_kernels/`` holds source texts that are the same for every model. The folder ``templates/`` holds
+templates whose text depends on the kernel function or on how rows are stored. Each folder has subfolders, named after
+the package of clsvm that launches the kernels in them. A checkout has both folders beside the package ``clsvm``; a
+wheel has them inside the package.
 """
 
 from __future__ import annotations
@@ -21,24 +22,27 @@ _TEMPLATES = TemplateLookup(directories=[str(ROOT / "templates")], strict_undefi
 
 @cache
 def cl(*names: str) -> str:
-    """Return the text of opencl/common.cl, followed by the texts of ``cl_kernels/<name>.cl`` for the given names.
+    """Return the joined source texts of opencl/common.cl and of the files ``names`` in the folder cl_kernels.
 
-    A name is, for example, "gram/pack".
+    For example, the name "gram/pack" stands for the file cl_kernels/gram/pack.cl.
     """
     texts = ("opencl/common", *names)
     return "\n".join((ROOT / "cl_kernels" / f"{name}.cl").read_text("utf-8") for name in texts)
 
 
-@lru_cache(256)  # rendering a template takes a millisecond, and every fit needs several programs
+@lru_cache(256)  # every fit needs the texts of several programs, and rendering one takes a millisecond
 def render(name: str, **holes: Any) -> str:
-    """Return the text of opencl/common.cl, and ``templates/<name>.mako`` rendered with the variables ``holes``."""
+    """Return the text of opencl/common.cl, followed by the template ``templates/<name>.mako`` rendered as a text.
+
+    ``holes`` are the values of the template's variables.
+    """
     return cl() + "\n" + filled(name, **holes)
 
 
 def filled(name: str, **holes: Any) -> str:
-    """Return ``templates/<name>.mako`` rendered with the variables ``holes``.
+    """Return the text of the template ``templates/<name>.mako``, with the values ``holes`` of its variables.
 
-    If the template needs a variable that is not in ``holes``, raise an error with the variable's name.
+    If ``holes`` lacks a variable that the template needs, raise an error with the variable's name.
     """
     return str(_TEMPLATES.get_template(f"{name}.mako").render_unicode(**holes))
 
@@ -50,13 +54,13 @@ class Variant:
     Attributes
     ----------
     label
-        name of the program in output for people.
+        name of the program in messages and reports.
     text
         OpenCL source text.
     options
         compiler options.
     entry
-        name of the kernel to launch.
+        name of the OpenCL kernel to launch.
     """
 
     label: str
@@ -66,6 +70,6 @@ class Variant:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Return name -> value for the compiler options -Dname=value whose value is a whole number."""
+        """Return a dict from name to value for the compiler options -Dname=value whose value is a whole number."""
         pairs = (option.removeprefix("-D").partition("=") for option in self.options)
         return {name: int(value) for name, _, value in pairs if value.isdecimal()}

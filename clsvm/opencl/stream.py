@@ -1,8 +1,8 @@
-"""Give one thread the use of one device: a command queue, kernels, and buffers within a memory limit.
+"""Give one thread the use of one device: a command queue, OpenCL kernels, and buffers within a memory limit.
 
-:class:`Stream` allocates buffers, copies arrays to and from them, and makes kernels. :class:`JoinedArrays` and
-:func:`join_arrays` put several arrays in one buffer. Other modules pass buffers to kernels and streams without reading
-them.
+:class:`Stream` allocates buffers, copies arrays to and from them, and makes objects that launch OpenCL kernels.
+:class:`JoinedArrays` and :func:`join_arrays` put several arrays in one buffer. Other modules only pass buffers on, to
+streams and kernels.
 """
 
 from __future__ import annotations
@@ -28,50 +28,50 @@ from clsvm.opencl.runtime import cl
 from clsvm.threads import check_interrupt
 
 Buffer = Any  # a pyopencl buffer, which other modules only pass on
-# A large array is copied to a GPU through two pieces of pinned host memory, which a GPU reads at its bus's full rate.
-# Several threads fill one piece of pinned memory while the device copies the other piece.
-PIECE = 8 << 20  # bytes of one of the two pieces of pinned memory
-COPY_THREADS = 4  # largest number of threads that fill a piece of pinned memory; at most half of the cores are used
-LEAST_PINNED = 2 * PIECE  # arrays of at least this many bytes are copied through pinned memory
+# Arrays are copied to a GPU by way of two pieces of pinned memory: threads fill one while the GPU reads the other.
+PIECE = 8 << 20  # bytes of each of the two pieces of pinned host memory
+COPY_THREADS = 4  # at most this many threads, and at most half of the cores, fill a piece of pinned host memory
+LEAST_PINNED = 2 * PIECE  # arrays of at least this many bytes are copied to a GPU through pinned host memory
 ALIGNMENT = 512  # arrays that share a buffer begin at multiples of 512 bytes, which every device allows
 
 
 class Stream:
-    """Give one thread the use of a device: a command queue, programs, and memory within a limit.
+    """Give one thread the use of a device: a command queue, OpenCL programs, and memory within a limit.
 
-    Use it as a context manager. At the end of the context every buffer is released.
+    Use a stream in a ``with`` block. At the end of the block all its buffers are released.
 
     Attributes
     ----------
     info
         record of the device (:class:`clsvm.opencl.devices.DeviceInfo`).
     lock
-        lock that this stream holds during each of its calls of the OpenCL runtime.
+        lock that the stream holds while it calls the OpenCL runtime.
     profile
-        sizes of kernels and costs of operations for the device (:class:`clsvm.opencl.profiles.Profile`).
+        sizes of OpenCL kernels and costs of operations for the device (:class:`clsvm.opencl.profiles.Profile`).
     largest
-        largest size of a buffer, in bytes.
+        size in bytes of the largest buffer that the device allows.
     limit
         memory limit of the stream in bytes.
     setting
-        context, profile and memory_limit. A :class:`clsvm.opencl.memory.DeviceCache` returns its value only to streams
-        with the setting of the stream that stored it.
+        tuple of OpenCL context, profile and memory_limit. A :class:`clsvm.opencl.memory.DeviceCache` returns a value
+        only to streams that have the same setting as the stream that stored the value.
     allocated
         bytes that the stream has allocated now.
     peak
         largest value that ``allocated`` has had.
     reads
-        list of caches whose values this stream uses and counts in ``allocated``. The values outlive the stream.
+        list of the objects :class:`clsvm.opencl.memory.DeviceCache` whose values the stream uses. Their bytes count in
+        ``allocated``. The values outlive the stream.
     queue
-        address of the OpenCL command queue.
+        address of the OpenCL command queue, as a number.
     compute_units
         number of compute units of the device.
     local_memory
         bytes of local memory that a work-group can use.
     unified
-        whether kernels read the host's memory without a copy.
+        whether OpenCL kernels read the host's memory without a copy.
     simulated
-        whether the device is simulated by Oclgrind.
+        whether Oclgrind, an OpenCL simulator, simulates the device.
     """
 
     def __init__(self, spec: Any = None, memory_limit: int | str | None = None, profile: Profile | None = None) -> None:
@@ -89,10 +89,9 @@ class Stream:
         self.local_memory = int(self._device.local_mem_size)
         self._buffers: dict[int, tuple[Any, int]] = {}
         self._slabs: list[tuple[memory.Key, Any]] = []
-        self._spare: dict[int, list[Any]] | None = None  # size in bytes -> freed buffers; None outside of recycling()
+        self._spare: dict[int, list[Any]] | None = None  # freed buffers by size in bytes; None outside of recycling()
         self._loose = 1.0
-        # Oclgrind 21.10 wrongly reports host memory that kernels read in place as uninitialised, so arrays are copied.
-        # Under Oclgrind no buffer is released: a new buffer in released memory would be reported as uninitialised.
+        # Oclgrind reports host memory and reused memory as uninitialised. So copy arrays and release no buffer.
         self.simulated = self.info.platform == SIMULATOR
         self.unified = self.info.kind == "cpu" and not self.simulated
         with context_lock:
@@ -115,12 +114,12 @@ class Stream:
 
     @contextlib.contextmanager
     def second_stream(self, nbytes: int) -> Iterator[Stream]:
-        """Yield a second stream on the same device for another thread, with a queue of its own.
+        """Yield a second stream on the same device for another thread, with a command queue of its own.
 
         Both streams have the same OpenCL context and profile, and the device can work for both at once. A stream may
         read a buffer of the other stream after the queue that wrote the buffer is finished. Inside the ``with`` block
-        the second stream can allocate ``nbytes`` bytes of this stream's memory limit. Raises MemoryLimitError if fewer
-        bytes are free.
+        the second stream can allocate ``nbytes`` bytes, which count for the memory limit of the first stream. Raises
+        MemoryLimitError if the first stream has fewer bytes left.
         """
         before, start = self.peak, self.limit - nbytes
         self.reserve(nbytes)
@@ -128,33 +127,33 @@ class Stream:
         with self._runtime_call("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        other.charge(start)  # leaves nbytes free; the limit itself stays, because error messages state it
-        # A stream that needs memory empties caches outside its list ``reads``. The second stream must empty none.
+        other.charge(start)  # leaves nbytes bytes free; ``limit`` is not reduced, because error messages state it
+        # A stream that needs memory empties the caches outside ``reads``. The second stream must empty none.
         other.reads = memory.filled_caches()
         try:
             with other:
                 yield other
         finally:
             self.allocated -= nbytes
-            self.peak = max(before, self.peak - nbytes + other.peak - start)  # an upper bound for both streams
+            self.peak = max(before, self.peak - nbytes + other.peak - start)  # upper bound of both streams' joint peak
 
     def charge(self, nbytes: int) -> None:
-        """Count ``nbytes`` more bytes as allocated. A negative number counts as freed."""
+        """Add ``nbytes`` to the number of allocated bytes. A negative ``nbytes`` counts bytes as freed."""
         self.allocated += nbytes
         self.peak = max(self.peak, self.allocated)
 
     def reserve(self, nbytes: int) -> None:
-        """Reserve ``nbytes`` bytes of the memory limit: count them as allocated from now on.
+        """Reserve ``nbytes`` bytes of the stream's memory limit: count them as allocated from now on.
 
-        Buffers that are made inside :meth:`unreserved` use reserved bytes. Bytes can also be reserved for
-        arrays on the host. Raises MemoryLimitError if fewer bytes are free.
+        Reserved bytes are for buffers that are later made in a ``with`` block of :meth:`unreserved`, or for arrays on
+        the host. Raises MemoryLimitError if fewer bytes are free.
         """
         self._make_available(nbytes)
         self.charge(nbytes)
 
     @contextlib.contextmanager
     def unreserved(self, nbytes: int) -> Iterator[None]:
-        """Inside a ``with`` block, let new buffers use ``nbytes`` of the bytes that :meth:`reserve` reserved."""
+        """Inside a ``with`` block, let new buffers use ``nbytes`` bytes that :meth:`reserve` reserved before."""
         self.allocated -= nbytes
         try:
             yield
@@ -162,10 +161,11 @@ class Stream:
             self.allocated += nbytes
 
     def _make_available(self, nbytes: int) -> None:
-        """Make ``nbytes`` bytes available within the memory limit.
+        """Make sure that ``nbytes`` more bytes can be allocated within the memory limit.
 
-        If necessary, release the pool of freed buffers, and then the values in caches that this stream does not use.
-        Raises MemoryLimitError if the stream itself has allocated too much.
+        If necessary, release the freed buffers that the process keeps for reuse. If that is not enough, empty the
+        caches of fitted models whose values this stream does not use. Raises MemoryLimitError if the stream's own
+        buffers leave fewer than ``nbytes`` bytes.
         """
         if self.allocated + nbytes > self.limit:
             raise MemoryLimitError(self.limit, self.allocated, nbytes)
@@ -177,10 +177,10 @@ class Stream:
             cache.empty()
 
     def buffer(self, nbytes: int) -> Buffer:
-        """Return an uninitialised buffer of at least ``nbytes`` bytes.
+        """Return a buffer of at least ``nbytes`` bytes, whose content is undefined.
 
-        Raises MemoryLimitError if the stream's limit would be exceeded, DeviceError if the device is out of memory.
-        Raises BufferSizeError if the device does not allow a buffer of this size.
+        Raises MemoryLimitError if the stream's memory limit would be exceeded, and DeviceError if the device is out of
+        memory. Raises BufferSizeError if the device allows no buffer of this size.
         """
         nbytes = max(1, -(-int(nbytes) // 64)) * 64
         if self._spare:
@@ -202,24 +202,25 @@ class Stream:
         return buffer
 
     def slab(self, nbytes: int) -> Buffer:
-        """Return a slab: a large buffer for the row cache, from the process's pool of slabs or new.
+        """Return a slab, a large buffer for cached rows of the kernel matrix.
 
-        When the stream ends, it puts the slab into the pool.
+        The slab comes from the process's pool of slabs, or is new if the pool has none of this size. When the stream
+        ends, it puts the slab into the pool.
         """
         self._make_available(nbytes)
         buffer = memory.slabs.take(self._key(nbytes))
         if buffer is None and self.allocated + nbytes + memory.pooled_bytes() > self.limit:
-            memory.release_pools()  # makes room for a new slab, since no slab in the pools has this size
+            memory.release_pools()  # no slab in the pool has this size, so the memory is needed for a new one
         buffer = buffer or self._made(nbytes)
         self._slabs.append((self._key(nbytes), buffer))
         self.charge(nbytes)
         return buffer
 
     def give_slabs_back(self) -> None:
-        """Move this stream's slabs, large buffers for rows of K, to the process's pool of slabs.
+        """Move this stream's slabs to the process's pool. A slab is a large buffer for rows of the kernel matrix.
 
-        The slab that was allocated first is moved last, so the pool returns it first. Its memory is fast to access,
-        because most of it has been used before.
+        The slab that was allocated first is moved last, because the pool returns the last slab first. The memory of
+        this slab is the fastest to access, because most of it has been used before.
         """
         while self._slabs:
             key, slab = self._slabs.pop()
@@ -230,7 +231,7 @@ class Stream:
         return self._context.int_ptr, nbytes
 
     def _made(self, nbytes: int) -> Buffer:
-        """Return a new buffer of ``nbytes`` bytes.
+        """Allocate a buffer of ``nbytes`` bytes.
 
         On a CPU a large buffer gets huge pages, which make the first access to its memory about five times faster.
         """
@@ -239,7 +240,7 @@ class Stream:
             return huge or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
 
     def free(self, *buffers: Buffer) -> None:
-        """Free buffers. First wait for queued work, if the buffers' memory could be reused before this work ends."""
+        """Free ``buffers``. If their memory could be reused before the queued work ends, first wait for this work."""
         if self._spare is None:
             self._done_with(max((self._buffers[buffer.int_ptr][1] for buffer in buffers), default=0))
         for buffer in buffers:
@@ -250,7 +251,10 @@ class Stream:
                 self._release(owned, nbytes)
 
     def _release(self, buffer: Buffer, nbytes: int) -> None:
-        """Move a buffer to the process's pool of freed buffers if its size allows it, else release it."""
+        """Release a buffer of ``nbytes`` bytes, or keep it in the process's pool of freed buffers.
+
+        On a CPU the pool keeps buffers of 64 KB to 128 MB. Under the simulator Oclgrind no buffer is released.
+        """
         self.allocated -= nbytes
         if self.simulated:
             memory.never_released.append(buffer)
@@ -261,12 +265,10 @@ class Stream:
                 buffer.release()
 
     def _done_with(self, nbytes: int) -> None:
-        """Wait for the queued work, if the memory of a freed buffer could be reused while that work still uses it.
+        """Before a buffer of ``nbytes`` bytes is freed, wait for queued work if its memory could be reused too soon.
 
-        This is so for large buffers on a CPU. The pool may give the buffer to another queue, and huge pages return to
-        the system at once. An error of the queued work is raised by a later call.
-
-        nbytes: bytes of the buffer.
+        This can happen with large buffers on a CPU: the pool of freed buffers may give the buffer to another queue, or
+        the memory may return to the system at once. If the queued work fails, a later call raises the error.
         """
         if self.unified and nbytes >= memory.MIN_POOLED:
             with contextlib.suppress(DeviceError):
@@ -274,7 +276,7 @@ class Stream:
 
     @contextlib.contextmanager
     def recycling(self, loose: float = 1) -> Iterator[None]:
-        """Inside a ``with`` block, reuse buffers that are freed in the block for new buffers.
+        """Inside a ``with`` block, reuse the buffers that are freed in the block when new ones are requested.
 
         Reuse saves time, because on a CPU the first access to new memory costs as much as a copy. A reused buffer may
         be up to ``loose`` times as large as requested. Freed buffers count as allocated until the block ends.
@@ -294,16 +296,19 @@ class Stream:
                 self._release(buffer, nbytes)
 
     def detach(self, buffers: Sequence[Buffer]) -> int:
-        """Transfer buffers from the stream to the caller, who releases them. Return their total size in bytes."""
+        """Hand ``buffers`` over to the caller: the stream no longer frees them. Return their total size in bytes.
+
+        The bytes still count as allocated by the stream.
+        """
         if self.simulated:
             memory.never_released.extend(buffers)
         return sum(self._buffers.pop(buffer.int_ptr)[1] for buffer in buffers)
 
     @contextlib.contextmanager
     def scratch(self, always: bool = True) -> Iterator[None]:
-        """At the end of a ``with`` block, free the buffers that were made inside it.
+        """At the end of a ``with`` block, free all buffers that were made in the block.
 
-        If ``always`` is False, free them only if the block ends with an error.
+        If ``always`` is False, free the buffers only if the block ends with an error.
         """
         before = set(self._buffers)
         try:
@@ -317,7 +322,7 @@ class Stream:
                 self.free(*(buffer for key, (buffer, _) in list(self._buffers.items()) if key not in before))
 
     def tentative(self) -> contextlib.AbstractContextManager[None]:
-        """If a ``with`` block ends with an error, free the buffers that were made inside it."""
+        """If a ``with`` block ends with an error, free all buffers that were made in the block."""
         return self.scratch(always=False)
 
     def zeros(self, nbytes: int) -> Buffer:
@@ -328,7 +333,7 @@ class Stream:
     def clear(self, buffer: Buffer, nbytes: int) -> None:
         """Set the first ``nbytes`` bytes of a buffer to zero.
 
-        ``nbytes`` is rounded up to a multiple of 64, as sizes of buffers are.
+        ``nbytes`` is rounded up to a multiple of 64. Sizes of buffers are such multiples too.
         """
         if nbytes:
             self._zero((-(-int(nbytes) // 64),), None, buffer)
@@ -339,16 +344,16 @@ class Stream:
         return self.kernel(sources.cl("opencl/zero"), pair, "zero")
 
     def part(self, buffer: Buffer, first: int, nbytes: int) -> Buffer:
-        """Return the part of a buffer that begins at byte ``first`` and has ``nbytes`` bytes.
+        """Return an OpenCL sub-buffer: the part of a buffer that begins at byte ``first`` and has ``nbytes`` bytes.
 
-        ``nbytes`` is rounded up to a multiple of 64. ``first`` must be a multiple of the device's alignment.
-        Multiples of ALIGNMENT suit every device.
+        ``nbytes`` is rounded up to a multiple of 64. ``first`` must be a multiple of the device's alignment, which
+        every multiple of ALIGNMENT is.
         """
         with self._runtime_call("a buffer has no such part"):
             return buffer.get_sub_region(first, -(-max(1, nbytes) // 64) * 64)
 
     def upload(self, array: NDArray[Any]) -> Buffer:
-        """Return a buffer with a copy of ``array``."""
+        """Return a new buffer with a copy of ``array``."""
         buffer = self.buffer(array.nbytes)
         if array.nbytes:
             self.write(buffer, array)
@@ -358,8 +363,8 @@ class Stream:
     def view(self, array: NDArray[Any]) -> Iterator[tuple[Buffer, int]]:
         """Yield a buffer that holds the contiguous ``array``, and the index of the array's first item in the buffer.
 
-        The array is not copied if the device shares the host's memory. Kernels must not read items of the buffer before
-        the array's first item, because that memory does not belong to the array.
+        If the device is a CPU, the array is usually not copied. Items of the buffer before the array's first item do
+        not belong to the array, and kernels must not read them.
         """
         if not (array.nbytes and self.unified and array.flags.aligned):
             buffer = self.upload(array)
@@ -385,7 +390,10 @@ class Stream:
                 self._write_pinned(buffer, array.reshape(-1).view(np.uint8))
 
     def _write_pinned(self, buffer: Buffer, array: NDArray[np.uint8]) -> None:
-        """Copy bytes to the start of a buffer through pinned memory, and wait until the copy is done."""
+        """Copy an array of bytes to the start of a buffer through two pieces of pinned host memory.
+
+        The method returns after the copy is done.
+        """
         pieces = self._pinned()
         events: list[Any] = [None] * len(pieces)
         fillers = max(1, min(COPY_THREADS, (os.cpu_count() or 1) // 2))
@@ -403,9 +411,10 @@ class Stream:
             event.wait()
 
     def _pinned(self) -> list[NDArray[np.uint8]]:
-        """Return this thread's two pieces of pinned host memory, as arrays of PIECE bytes.
+        """Return this thread's two pieces of pinned host memory, as two arrays of PIECE bytes.
 
-        The thread keeps them until its OpenCL context changes. They do not count for memory_limit.
+        The thread keeps the pieces until it copies by a stream with another OpenCL context. They do not count for
+        memory_limit.
         """
         made = thread_dict("pinned")
         if (self._context, PIECE) not in made:
@@ -418,9 +427,9 @@ class Stream:
         return made[self._context, PIECE][1]
 
     def read(self, buffer: Buffer, dtype: DTypeLike, shape: int | tuple[int, ...], offset: int = 0) -> NDArray[Any]:
-        """Return an array with a copy of the buffer's content from byte ``offset`` on, after all queued work is done.
+        """Wait for all queued work, and return a copy of the buffer's content from byte ``offset`` on as an array.
 
-        Raises KeyboardInterrupt if this thread is asked to end (:func:`clsvm.threads.check_interrupt`).
+        Raises KeyboardInterrupt if this thread was asked to end (:func:`clsvm.threads.check_interrupt`).
         """
         check_interrupt()
         array: NDArray[Any] = np.empty(shape, dtype)
@@ -429,7 +438,7 @@ class Stream:
         return array
 
     def write_rows(self, buffer: Buffer, array: NDArray[Any], ld: int) -> None:
-        """Copy ``array`` (h, w) to the first w items of the first h rows of the buffer, whose rows have ``ld`` items.
+        """Copy ``array`` (h, w) to a buffer whose rows have ``ld`` items: to the first w items of its first h rows.
 
         Each row of the array must be contiguous.
         """
@@ -437,34 +446,43 @@ class Stream:
         self._copy(buffer, flat, **places)
 
     def read_rows(self, buffer: Buffer, array: NDArray[Any], ld: int) -> None:
-        """Copy the first w items of the first h rows of the buffer to ``array`` (h, w).
+        """Fill ``array`` (h, w) from a buffer whose rows have ``ld`` items: from the first w items of its first h rows.
 
-        The rows of the buffer have ``ld`` items.
+        Each row of the array must be contiguous.
         """
         flat, places = memory.in_rows(array, ld)
         self._copy(flat, buffer, **places)
 
     def wide(self, array: NDArray[np.float64]) -> Buffer:
-        """Return a buffer with ``array`` in the wide type of the device: double, or pair of float32."""
+        """Return a new buffer with a copy of ``array`` in the wide type of the device.
+
+        The wide type is double, or on a device without double precision a pair of float32 numbers.
+        """
         return self.upload(self.as_wide(np.asarray(array, np.float64)))
 
     def write_wide(self, buffer: Buffer, array: NDArray[np.float64]) -> None:
         self.write(buffer, self.as_wide(array))
 
     def as_wide(self, array: NDArray[np.float64]) -> NDArray[Any]:
-        """Return ``array`` on the host in the wide type of the device: as float64, or as pairs (..., 2) of float32."""
+        """Convert ``array`` on the host to the wide type of the device: float64, or pairs of float32 numbers.
+
+        Pairs are for devices without double precision. An array of pairs has one more axis, of length 2.
+        """
         return array if self.profile.wide == "double" else memory.pairs(array)
 
     def narrow(self, wide: NDArray[Any]) -> NDArray[np.float64]:
-        """Convert an array in the wide type of the device, doubles or pairs of float32, to float64."""
+        """Convert an array on the host from the wide type of the device, double or pairs of float32, to float64."""
         return wide if self.profile.wide == "double" else wide.astype(np.float64).sum(axis=-1)
 
     def round_wide(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Round ``array`` to the wide type of the device, double or pair of float32, and return it as float64."""
+        """Round ``array`` to the wide type of the device, double or pairs of float32. Return the values in float64."""
         return self.narrow(self.as_wide(array))
 
     def read_wide(self, buffer: Buffer, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
-        """Return in float64 the numbers of a buffer in the device's wide type, double or pair of float32."""
+        """Return the numbers in ``buffer`` as a float64 array. The buffer has doubles, or pairs of float32 numbers.
+
+        Pairs are for devices without double precision.
+        """
         shape = (shape,) if isinstance(shape, int) else shape
         double = self.profile.wide == "double"
         return self.narrow(self.read(buffer, np.float64 if double else np.float32, shape if double else (*shape, 2)))
@@ -485,23 +503,23 @@ class Stream:
         return RuntimeCall(self.info, self.lock, words)
 
     def kernel(self, text: str, options: Sequence[str], name: str) -> Kernel:
-        """Return the kernel ``name`` of the program with this source text and these compiler options.
+        """Return the OpenCL kernel ``name`` of the program with this source text and these compiler options.
 
-        The program is built once for each context.
+        The program is built only once for each OpenCL context.
         """
         program = built(os.getpid(), self._context, self._device, text, tuple(options))
         return Kernel(self._queue, self.info, self.lock, program, name)
 
     def variant(self, variant: sources.Variant, name: str | None = None) -> Kernel:
-        """Return the kernel ``name`` of the program that ``variant`` describes, by default ``variant.entry``."""
+        """Return the kernel ``name`` of the OpenCL program that ``variant`` describes. The default is variant.entry."""
         return self.kernel(variant.text, variant.options, name or variant.entry)
 
 
 class JoinedArrays(NamedTuple):
     """Hold several arrays in one device buffer, so that one copy writes or reads all of them.
 
-    Under the simulator Oclgrind each array has a separate buffer, because Oclgrind reports copies to a part of a buffer
-    as uninitialised.
+    Under the simulator Oclgrind each array has a buffer of its own. Otherwise Oclgrind would report data that is copied
+    to a part of a buffer as uninitialised.
 
     Attributes
     ----------
@@ -512,7 +530,7 @@ class JoinedArrays(NamedTuple):
     starts
         position in bytes of each array in the buffer, followed by the size of the whole buffer in bytes.
     arrays
-        host arrays with the shapes and dtypes of the arrays in the buffer.
+        arrays on the host that have the shapes and dtypes of the arrays in the buffer.
     """
 
     buffer: Buffer
@@ -521,7 +539,7 @@ class JoinedArrays(NamedTuple):
     arrays: Sequence[NDArray[Any]]
 
     def write(self, stream: Stream, arrays: Sequence[NDArray[Any]]) -> None:
-        """Replace the arrays in the buffer by copies of ``arrays``, which have the same shapes and dtypes."""
+        """Copy ``arrays`` to the buffer, in place of the arrays there. Shapes and dtypes must be the same."""
         if not stream.simulated:
             stream.write(self.buffer, _whole(arrays, self.starts))
             return
@@ -529,7 +547,7 @@ class JoinedArrays(NamedTuple):
             stream.write(part, array)
 
     def read(self, stream: Stream) -> list[NDArray[Any]]:
-        """Return copies of all arrays in the buffer, after the queued work is done."""
+        """Wait for the queued work of ``stream``, and return copies of all arrays in the buffer."""
         if stream.simulated:
             return [stream.read(part, one.dtype, one.shape) for part, one in zip(self.each, self.arrays, strict=True)]
         whole = stream.read(self.buffer, np.uint8, self.starts[-1])
@@ -538,9 +556,9 @@ class JoinedArrays(NamedTuple):
 
 
 def join_arrays(stream: Stream, arrays: Sequence[NDArray[Any]]) -> JoinedArrays:
-    """Copy several arrays to one new device buffer, and return the :class:`JoinedArrays` of this buffer.
+    """Copy several arrays to one new device buffer, and return a :class:`JoinedArrays` that describes the buffer.
 
-    Making one buffer takes less time than making a buffer for each array.
+    To make one buffer takes less time than to make a buffer for each array.
     """
     starts = np.cumsum([0, *(-(-max(1, array.nbytes) // ALIGNMENT) * ALIGNMENT for array in arrays)]).tolist()
     if stream.simulated:
@@ -552,7 +570,10 @@ def join_arrays(stream: Stream, arrays: Sequence[NDArray[Any]]) -> JoinedArrays:
 
 
 def _whole(arrays: Sequence[NDArray[Any]], starts: Sequence[int]) -> NDArray[np.uint8]:
-    """Join ``arrays`` to one array of bytes. ``starts`` has each array's offset in bytes, and then the total size."""
+    """Join ``arrays`` into one array of bytes.
+
+    ``starts`` has the offset of each array in bytes, followed by the size of the joined array.
+    """
     whole = np.zeros(starts[-1], np.uint8)
     for array, first in zip(arrays, starts, strict=False):
         whole[first : first + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,8 +1,8 @@
-"""Emit the OpenCL text of a product with a kernel matrix, for a host program in any language.
+"""Emit the OpenCL program that computes a kernel matrix or a product with it, for a host program in any language.
 
-The text is the one that clsvm runs, from :func:`gram.programs.gram`. The text compiles with and without its -D options,
-because it defines the options that are missing. A comment at its head, made from templates/tools/emit.mako, says how to
-store the rows and how to launch the kernel.
+The program is the one that clsvm itself runs, from :func:`gram.programs.gram`. It compiles with and without its -D
+options, because it defines the options that are missing. A comment at its head, made from templates/tools/emit.mako,
+says how to store the rows and how to launch the OpenCL kernel.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _ARGUMENTS = {
 
 
 def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, d: int = 0) -> str:
-    """Return the OpenCL text of a product with K(x_i, u), for training rows x_i in a layout and right-hand rows u.
+    """Return the OpenCL text that computes kernel values K(x_i, u) of rows x_i and u, or their weighted sums over u.
 
     Parameters
     ----------
     kernel : Kernel
-        Kernel function. Its parameters are arguments of the OpenCL kernel, so the text serves all their values.
+        Kernel function. Its parameters are arguments of the OpenCL kernel, so one text serves all parameter values.
     product : str
-        What to compute: a key of PRODUCTS.
+        Key of PRODUCTS: "rows" for the kernel values, "update" for the weighted sums, "both" for both.
     kind : str
-        Name of the layout of the rows x_i: a key of gram.layouts.LAYOUTS.
+        Name of the format in which the rows x_i are stored: a key of gram.layouts.LAYOUTS.
     dtype : {"float32", "float64"}
         Data type of kernel values.
     profile : Profile
@@ -68,14 +68,14 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
     Raises
     ------
     ValueError
-        If there is no such product, layout or dtype, or if the kernel function or the profile does not support it. Also
-        if the layout computes a value of K by several OpenCL kernels.
+        If there is no such product, format of rows or dtype, or if the kernel function or the profile does not support
+        it. Also if rows in this format need several OpenCL kernels to compute a kernel value.
     """
     for got, allowed in ((product, PRODUCTS), (kind, LAYOUTS), (dtype, ("float32", "float64"))):
         if got not in allowed:
             raise ValueError(f"got {got!r}, expected one of {', '.join(allowed)}")
     if profile.lacks(dtype):
-        raise ValueError("float64 needs a device with double precision")
+        raise ValueError(f"float64 needs double precision, which this profile ({profile.name}) lacks")
     layout = LAYOUTS[kind]
     if layout.plain:
         reason = "which needs several kernels for a value of K; expected a layout that needs one"
@@ -96,7 +96,10 @@ def _wrapped(text: str) -> str:
 
 
 def _words(kernel: Kernel, layout: Layout) -> dict[str, str]:
-    """Return argument name -> description for the OpenCL kernel ``gram`` over rows in a layout."""
+    """Return a dict from the name of each argument of the OpenCL kernel ``gram`` to the argument's description.
+
+    ``layout`` is the format in which the kernel reads rows.
+    """
     words = {**_ARGUMENTS, **layout.arguments}
     if kernel.spec.element:
         words["xx"] = words["xx"].split("]")[0] + "] without effect for element-wise sums, but read"
@@ -106,9 +109,10 @@ def _words(kernel: Kernel, layout: Layout) -> dict[str, str]:
 
 
 def _arguments(text: str, options: dict[str, str], words: dict[str, str]) -> Iterator[str]:
-    """Yield a line for each argument of the OpenCL kernel ``gram``: position, type, name and description.
+    """Yield a line of text for each argument of the OpenCL kernel ``gram``: its position, type, name and description.
 
-    ``text`` is the program's text, ``options`` are its -D options, and ``words`` maps argument names to descriptions.
+    ``text`` is the text of the OpenCL program, and ``options`` are its -D options. ``words`` maps names of arguments to
+    their descriptions.
     """
     real = "double" if "REAL64" in options else "float"
     wide = "float2" if "WIDE_PAIR" in options else "double"
@@ -119,7 +123,10 @@ def _arguments(text: str, options: dict[str, str], words: dict[str, str]) -> Ite
 
 
 def _signature(text: str, options: dict[str, str]) -> list[tuple[str, str]]:
-    """Return (type, name) of each argument of the kernel ``gram`` in ``text``, for the -D ``options``."""
+    """Return the type and the name of each argument of the kernel ``gram`` in the OpenCL program ``text``.
+
+    ``options`` are the program's -D options, which decide which arguments the kernel has.
+    """
     found = re.search(r"void gram\((.*?)\)\s*\{", text, re.DOTALL)
     assert found
     parameters = found[1]

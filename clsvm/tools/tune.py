@@ -1,9 +1,9 @@
-"""Tune a device's profile: time products with a kernel matrix for several tile sizes, and keep the fastest sizes.
+"""Find the fastest tile sizes for a device, by timing products with a kernel matrix K(X, U) of rows X and U.
 
-A :class:`Family` is one kind of product, such as that with two right-hand rows. The kinds are tuned one after another.
-Each kind keeps the sizes that were chosen for earlier kinds, and gets an equal share of the remaining time. In each of
-several rounds, all candidate sizes are timed once. The best time of each candidate counts. A candidate replaces the
-default only if it is clearly faster.
+A tile is a block of values of K(X, U) that is computed in registers. A :class:`Family` is one kind of product, such as
+products with two rows U. The kinds are tuned one after another. Each kind gets an equal share of the remaining time,
+and keeps the sizes that were chosen for earlier kinds. All candidate sizes of a kind are timed several times. The best
+time of each candidate counts. A candidate replaces the default only if it is clearly faster.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from clsvm.opencl.devices import find, tuning_key, untuned_profile
 from clsvm.opencl.profiles import SEARCH, Profile
 from clsvm.opencl.stream import Stream
 
-Launch = Callable[[], None]  # runs a product once and waits for it
-_CLEARLY = 0.97  # a candidate wins only if it takes less than this share of the default's time
-_ROUNDS = 3  # each candidate is timed at least this many times
+Launch = Callable[[], None]  # a function that runs a product once and waits until it is done
+_CLEARLY = 0.97  # tile sizes replace the default only if they take less than this share of the default's time
+_ROUNDS = 3  # each candidate for the tile sizes is timed at least this many times
 
 
 @dataclass(frozen=True)
 class Family:
-    """Describe a kind of product with a kernel matrix: the tile sizes to try when it is tuned, and how to run it.
+    """Describe a kind of product with a kernel matrix: which tile sizes to try for it, and how to run it.
+
+    A tile is a block of kernel values that is computed in registers.
 
     Attributes
     ----------
@@ -52,10 +54,11 @@ class Family:
 
 
 def _tiles(shape: str) -> Callable[[Profile], Iterator[Profile]]:
-    """Return a function that yields the profiles to try: the given profile, then copies with other tiles.
+    """Return a function that yields the profiles to try: a given profile, then copies of it with other tile sizes.
 
-    ``shape`` says for which products: those with "many", "few" or "two" right-hand rows, or those with many in "wide"
-    tiles. For "many", each tile is tried with each number of lanes (rows that are stored side by side).
+    A tile is a block of values of a kernel matrix K(X, U) that is computed in registers. ``shape`` is the class of
+    products to tune: "many", "few" or "two" for the number of rows U, or "wide" for larger tiles with many rows U. For
+    "many", each tile size is tried with each number of rows X that may be stored interleaved ("lanes").
     """
 
     def candidates(profile: Profile) -> Iterator[Profile]:
@@ -69,14 +72,14 @@ def _tiles(shape: str) -> Callable[[Profile], Iterator[Profile]]:
 
 
 def _product(working: int, d: int) -> Callable[[Stream, int], Launch]:
-    """Return a function prepare(stream, n) for a product of K(X, U) with weights.
+    """Return a function prepare(stream, n) that prepares the product of a kernel matrix K(X, U) with weights.
 
     ``prepare`` makes the buffers, and returns a function that runs the product once, without storing K(X, U). U has
-    ``working`` rows. X has d columns, and is generated from a seed.
+    ``working`` rows. X has d random features, and more rows for a larger n.
     """
 
     def prepare(stream: Stream, n: int) -> Launch:
-        # With few rows U, reading X from memory limits the product K(X, U). So X must be larger than the caches.
+        # With few rows U, the time of the product is that of reading X from memory. X must be larger than the caches.
         n = max(n * 256 // d, working) if working > 16 else n * 4
         X = np.random.default_rng(0).random((n, d), np.float32)
         kernel = make("rbf", gamma=1.0 / d)
@@ -106,18 +109,18 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class FamilyResult:
-    """Hold the result of tuning one kind of product with a kernel matrix (:class:`Family`).
+    """Hold the result of tuning the tile sizes of one kind of product with a kernel matrix (:class:`Family`).
 
     Attributes
     ----------
     family
-        name of the product.
+        name of the kind of product.
     default
-        seconds of the product with the default tile sizes; NaN if there was no time for two candidates.
+        seconds of the product with the default tile sizes. NaN unless the default and another size were timed.
     best
-        seconds of the product with the chosen tile sizes; NaN if there was no time for two candidates.
+        seconds of the product with the chosen tile sizes. NaN unless the default and another size were timed.
     choice
-        profile field -> chosen value, for the fields that the search changed.
+        dict from names of profile fields to chosen values, for the fields that the search changed.
     """
 
     family: str
@@ -133,28 +136,32 @@ class FamilyResult:
 def tune(
     spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float], None] | None = None
 ) -> list[FamilyResult]:
-    """Search for the best tiles of a device, and store the result if there is one.
+    """Find the fastest tile sizes for a device, and store them in the file of tuning results.
+
+    A tile is a block of values of a kernel matrix that is computed in registers. Nothing is stored if too few tile
+    sizes could be timed for a comparison.
 
     Parameters
     ----------
     spec : None, str, int, pyopencl.Device or pyopencl.CommandQueue, default=None
         The device, as for :func:`clsvm.opencl.devices.find`.
     seconds : float, default=60
-        Seconds that the search may take, compilation included. No candidate is begun after this time.
+        Seconds that the search may take, compilation included. No tile size is tried for the first time after this.
     progress : callable, default=None
-        Function progress(text, share), called before each kind of product; share is the part done, 0 to 1.
+        Function progress(text, share), called before each kind of product is tuned. ``text`` names the kind, and
+        ``share`` is the share of kinds that are done, 0 to 1.
 
     Returns
     -------
     list of FamilyResult
-        The result for each kind of product with a kernel matrix, such as that with few right-hand rows.
+        The result for each kind of product with a kernel matrix K(X, U), such as products with few rows U.
 
     Raises
     ------
     DeviceError
         If the device is absent.
     OSError
-        If the file of results cannot be written; raised before the search.
+        If the file of tuning results cannot be written. The error is raised before the search.
     """
     end = perf_counter() + seconds
     profiles.check_tuned_writable()
@@ -180,12 +187,12 @@ def tune(
 
 
 def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[FamilyResult, Profile]:
-    """Time a product with each candidate profile until perf_counter() reaches ``end``.
+    """Time one kind of product with each candidate for the profile until perf_counter() reaches ``end``.
 
-    Return the times as a FamilyResult, and the fastest profile. The given profile stays unless another is clearly
-    faster.
+    Return the times as a FamilyResult, and the fastest profile. If no candidate is clearly faster than the given
+    ``profile``, return ``profile``.
     """
-    timed: list[tuple[Profile, Launch, list[float]]] = []  # of each candidate: profile, launch, seconds of runs
+    timed: list[tuple[Profile, Launch, list[float]]] = []  # each item: a candidate profile, its launch, seconds of runs
     with ExitStack() as stack:
         for candidate in dict.fromkeys(family.candidates(profile)):
             needed = sum(max(0, _ROUNDS - len(took)) * min(took) for _, _, took in timed)
@@ -195,7 +202,7 @@ def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> 
                 launch = family.prepare(stack.enter_context(Stream(spec, profile=candidate)), n)
                 launch()  # the first launch builds the program and touches memory, so it is not timed
                 timed.append((candidate, launch, [_seconds(launch)]))
-            except (ClsvmError, ValueError):  # the device cannot run it, for example for lack of registers
+            except (ClsvmError, ValueError):  # the device cannot run this candidate, for example for lack of registers
                 continue
         if len(timed) < 2 or timed[0][0] != profile:
             return FamilyResult(family.name), profile
@@ -217,6 +224,9 @@ def _seconds(launch: Launch) -> float:
 
 
 def _difference(before: Profile, after: Profile) -> dict[str, Any]:
-    """Return field -> value for the profile fields of ``after`` that differ from ``before``, in types that JSON has."""
+    """Return the fields "lanes" and "tiles" of the profile ``after`` as far as they differ from those of ``before``.
+
+    The result is a dict by field, with values that JSON can store.
+    """
     tiles = {name: dict(tile) for name, tile in after.tiles.items() if tile != before.tiles[name]}
     return ({"lanes": after.lanes} if after.lanes != before.lanes else {}) | ({"tiles": tiles} if tiles else {})
