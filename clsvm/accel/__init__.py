@@ -6,12 +6,12 @@
     clsvm.accel.install()                   in Python, before or after scikit-learn is imported
 
 The classes SVC, NuSVC, SVR, NuSVR and OneClassSVM are still those of scikit-learn: they check their input, clone,
-pickle and print as before. clsvm runs a fit or a prediction if it supports the call and is expected to be faster than
-LIBSVM (:mod:`clsvm.accel.costs`). Otherwise scikit-learn's LIBSVM runs the call. GridSearchCV over these classes, and
-fits in joblib's worker processes, are accelerated too.
+pickle and print as before. clsvm runs a fit or a prediction if clsvm supports the call and is expected to be faster
+than LIBSVM (:mod:`clsvm.accel.costs`). Otherwise scikit-learn's LIBSVM runs the call. GridSearchCV over these classes,
+and fits in joblib's worker processes, are accelerated too.
 
-``CLSVM_ACCEL_LOG=info`` prints for each call whether clsvm or scikit-learn ran it, and why. The first call that runs on
-a device loads OpenCL.
+If the environment variable CLSVM_ACCEL_LOG is "info", a line for each call says whether clsvm or scikit-learn ran the
+call, and why. The first call that runs on a device loads OpenCL.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["install", "installed", "uninstall"]
 
 
 def load_ipython_extension(_shell: Any) -> None:
-    """Install the patches of scikit-learn when IPython runs ``%load_ext clsvm.accel``."""
+    """Patch scikit-learn's SVMs when IPython runs ``%load_ext clsvm.accel``."""
     install()
 
 
 def unload_ipython_extension(_shell: Any) -> None:
-    """Remove the patches of scikit-learn when IPython runs ``%unload_ext clsvm.accel``."""
+    """Restore scikit-learn's own SVMs when IPython runs ``%unload_ext clsvm.accel``."""
     uninstall()

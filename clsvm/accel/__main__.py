@@ -11,7 +11,7 @@ from clsvm import accel
 
 
 def main() -> None:
-    """Run a script or module with scikit-learn's SVMs accelerated."""
+    """Read the command line, and run a script or module in which clsvm accelerates scikit-learn's SVMs."""
     parser = argparse.ArgumentParser(prog="python -m clsvm.accel", description=__doc__)
     parser.add_argument("-m", dest="module", action="store_true", help="run a module")
     parser.add_argument("target", help="a script, or the name of a module")

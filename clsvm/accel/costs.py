@@ -1,9 +1,11 @@
-"""Estimate the seconds that clsvm and LIBSVM need for a call of scikit-learn, to choose the faster one.
+"""Estimate the seconds that clsvm and LIBSVM need for a fit or prediction of scikit-learn, to choose the faster one.
 
-LIBSVM's time for a fit is proportional to the square of the number of rows. It also grows with the number of stored
-features of a row. clsvm's time is estimated as a fixed time for checks and launches, plus a share of LIBSVM's time. The
-first call of a process also loads OpenCL and the device's programs. LIBSVM's real time can be several times its
-estimate, depending on C and the data. Therefore clsvm is chosen only if its estimate is below half of LIBSVM's.
+LIBSVM's time for a fit is estimated as proportional to the square of the number of rows. The estimate also grows with
+the number of stored features of a row. clsvm's time is estimated as a fixed time for checks and kernel launches, plus a
+share of LIBSVM's time. The first call of a process also loads OpenCL and the device's programs.
+
+LIBSVM's real time depends on C and the data, and can be several times the estimate, or half of it. clsvm is therefore
+chosen only if its estimated time is less than half of LIBSVM's.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ CAPPED, TALKS = "max_iter ends LIBSVM's steps", "verbose=True prints LIBSVM's wo
 
 @dataclass(frozen=True)
 class Costs:
-    """Hold the constants of the cost model, for two CPU cores with Intel's OpenCL runtime.
+    """Hold the constants from which the seconds of fits and predictions are estimated.
 
-    The constants of fits were measured, and those of predictions are guesses. LIBSVM's real fits take 0.5 to 5.5 times
-    the estimate.
+    The constants are for two CPU cores with Intel's OpenCL runtime. The constants of fits were measured. The constants
+    of predictions are guesses. LIBSVM's real fits take 0.5 to 5.5 times the estimated time.
 
     Attributes
     ----------
@@ -66,30 +68,37 @@ class Costs:
     max_share: float = 0.5
 
     def fit_seconds(self, rows: int, cells: float, classes: int) -> tuple[float, float]:
-        """Return LIBSVM's estimated seconds for a fit to ``rows`` rows, and a lower bound of clsvm's.
+        """Return LIBSVM's estimated seconds for a fit to ``rows`` rows, and a lower bound of clsvm's seconds.
 
         The lower bound is the time that clsvm takes even for a few rows. LIBSVM's seconds are summed over all pairs
-        of classes. ``cells`` is the mean number of stored features of a row.
+        of classes.
+
+        cells: mean number of stored features of a row.
         """
         pairs = rows**2 * (1 if classes < 2 else 2 * (classes - 1) / classes)
         return pairs * (self.pair + self.pair_cell * cells), self.fit + self.machine * classes * (classes - 1) / 2
 
     def predict_seconds(self, rows: int, support: int, cells: float, classes: int) -> tuple[float, float]:
-        """Return LIBSVM's estimated seconds for decision values of ``rows`` rows, and a lower bound of clsvm's.
+        """Return LIBSVM's estimated seconds for decision values of ``rows`` rows, and a lower bound of clsvm's seconds.
 
-        The lower bound leaves out the time to compute kernel values. ``support`` is the number of support
-        vectors. ``cells`` is the mean number of stored features of a row.
+        The lower bound leaves out the time to compute kernel values.
+
+        support: number of support vectors.
+        cells: mean number of stored features of a row.
         """
         libsvm = rows * support * (self.value + self.value_cell * cells + self.term * max(0, classes - 2))
         return libsvm, self.answer + self.vote * rows * (classes * (classes - 1) / 2 if classes > 2 else 0)
 
     def pays(self, theirs: float, least: float, spent: float) -> bool:
-        """Return whether clsvm is expected to take less than half of LIBSVM's time.
+        """Return whether clsvm's estimated seconds are less than ``self.max_share`` times LIBSVM's.
 
-        ``theirs`` are LIBSVM's estimated seconds, and ``least`` is a lower bound of clsvm's. ``spent`` are the seconds
-        that this process has spent in LIBSVM so far. clsvm's estimate is ``least``, plus ``self.share`` times
-        ``theirs``, plus max(0, ``self.first`` - ``spent``) to load OpenCL. A process that has spent long in LIBSVM
-        probably makes more calls, which gain from loading too.
+        clsvm's estimated seconds are the sum of ``least``, ``self.share`` times ``theirs``, and the time to load
+        OpenCL. The time to load counts as max(0, ``self.first`` - ``spent``): a process that has computed for long in
+        LIBSVM will probably make more calls, which gain from the loaded OpenCL too.
+
+        theirs: LIBSVM's estimated seconds.
+        least: lower bound of clsvm's seconds.
+        spent: seconds that this process has computed in LIBSVM so far.
         """
         return least + self.share * theirs + max(0.0, self.first - spent) < self.max_share * theirs
 
@@ -98,9 +107,9 @@ COSTS = Costs()
 
 
 def refused(model: Any, kernel: Any) -> str:
-    """Return the reason why clsvm cannot run the scikit-learn estimator ``model``, or "" if it can.
+    """Return the reason why clsvm cannot run fits of the scikit-learn estimator ``model``, or "" if clsvm can.
 
-    ``kernel`` is the estimator's parameter ``kernel``.
+    kernel: the estimator's parameter of this name.
     """
     if callable(kernel):
         return PYTHON
@@ -114,14 +123,15 @@ def refused(model: Any, kernel: Any) -> str:
 def nonpositive_weight(model: Any, sample_weight: Any) -> str:
     """Return "a weight is 0 or less" if a sample or class weight is not positive, else "".
 
-    LIBSVM has to run such a fit, because it drops rows of weight 0 and numbers support vectors among the other rows.
+    A fit with a weight of 0 or less must be left to LIBSVM. LIBSVM removes rows of weight 0 before a fit, and numbers
+    the support vectors by their positions among the remaining rows.
     """
     weights = np.concatenate([np.ravel(sample_weight), np.ravel(getattr(model, "class_weight_", ()))])
     return "" if (weights > 0).all() else "a weight is 0 or less"
 
 
 def cells(X: Any) -> float:
-    """Return the mean number of stored entries in a row of X (n, d): d if X is dense."""
+    """Return the mean number of stored entries in a row of X (n, d). For a dense X, this is d."""
     return float(X.nnz) / max(1, X.shape[0]) if hasattr(X, "nnz") else float(X.shape[1])
 
 

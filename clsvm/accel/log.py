@@ -1,6 +1,7 @@
-"""Record for each call whether clsvm or scikit-learn ran it, and why.
+"""Record, for each fit, prediction and grid search of scikit-learn's SVMs, which package ran the call, and why.
 
-``CLSVM_ACCEL_LOG=info`` prints a line for each call.
+The package is clsvm or scikit-learn. If the environment variable CLSVM_ACCEL_LOG is "info", a line is printed for each
+call.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ VARIABLE = "CLSVM_ACCEL_LOG"
 
 @dataclass
 class Call:
-    """Record one call of an estimator.
+    """Record one call of a method of a scikit-learn estimator.
 
     Attributes
     ----------
@@ -30,12 +31,12 @@ class Call:
     who
         OURS or THEIRS: the package that ran the call.
     why
-        the reason for that choice.
+        the reason why this package ran the call.
     seconds
         duration of the call.
     by_fits
-        whether the call is a search whose fits ran one by one. A line is printed for the search, but the list
-        ``calls`` has the single fits in its place.
+        whether the call is a grid search whose fits ran one by one. A line is printed for the search. The list
+        ``calls`` has the single fits, not the search.
     """
 
     name: str
@@ -57,9 +58,11 @@ _depth = threading.local()
 
 @contextmanager
 def call(name: str, shape: tuple[int, ...]) -> Iterator[Call]:
-    """Yield the record of a call of the method ``name`` with X of this shape, and log it when the call ends.
+    """Yield a record of a call of the method ``name``, and log the record when the call ends.
 
     A call inside another call is not logged.
+
+    shape: shape of the call's argument X.
     """
     made, began = Call(name, shape), perf_counter()
     depth = getattr(_depth, "value", 0)

@@ -1,13 +1,14 @@
 """Replace the methods of scikit-learn's SVMs that call LIBSVM by methods that try clsvm first.
 
-scikit-learn's ``fit`` checks its input. Then its method ``_dense_fit`` or ``_sparse_fit`` calls LIBSVM and stores the
-result. Predictions and decision values go through four more methods that call LIBSVM. These six methods are replaced. A
-replacement stores clsvm's result in the same attributes, with LIBSVM's signs. GridSearchCV's ``fit`` is replaced too,
-and so is the class in which scikit-learn wraps functions for joblib's workers.
+Six methods of scikit-learn's base class BaseLibSVM are replaced. Two of them, ``_dense_fit`` and ``_sparse_fit``, are
+called by ``fit`` after the check of its input. The other four compute predictions and decision values. A replacement
+for a fit stores clsvm's result in the attributes of LIBSVM's result, with LIBSVM's signs. Two more methods are
+replaced: the ``fit`` of scikit-learn's searches, for GridSearchCV, and the constructor of the class in which
+scikit-learn wraps functions for joblib's workers.
 
-For predictions, a clsvm model is made from the attributes of the scikit-learn estimator at each call. Therefore
-pickles are unchanged, and copies of an estimator give equal results. :func:`install` sets the replacements, and
-:func:`uninstall` restores the original methods.
+Each prediction makes a clsvm model from the attributes of the scikit-learn estimator. The estimator stores nothing
+else, so pickles are unchanged, and copies of an estimator give equal results. :func:`install` sets the replacements,
+and :func:`uninstall` restores the original methods.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ SHARED = {"C", "gamma", "nu", "epsilon", "kernel", "degree", "coef0", "tol"}  # 
 
 
 def search_refused(search: Any, params: dict[str, Any]) -> str:
-    """Return the reason why clsvm cannot run the GridSearchCV ``search``, or "" if it can.
+    """Return the reason why clsvm cannot run the GridSearchCV ``search``, or "" if clsvm can.
 
-    ``params`` are the keyword arguments of the search's ``fit``.
+    params: further keyword arguments of the call of the search's ``fit``.
     """
     if params:
         return f"fit was given {', '.join(sorted(params))}"
@@ -69,8 +70,8 @@ def search_refused(search: Any, params: dict[str, Any]) -> str:
 def altered(estimator: BaseEstimator) -> str:
     """Return the reason why an estimator may behave unlike scikit-learn's SVMs, or "" if there is none.
 
-    The reason is that its class adds or changes a method or parameter, or that an attribute of the object hides a
-    method.
+    There are two reasons: the estimator's class adds or changes a method or parameter, or an attribute of the object
+    hides a method.
     """
     kind = type(estimator)
     base = next((one for one in kind.__mro__ if one in _THEIRS), None)
@@ -81,7 +82,7 @@ def altered(estimator: BaseEstimator) -> str:
 
 
 def seconds(search: Any, X: Any, y: Any) -> tuple[float, float]:
-    """Return LIBSVM's estimated seconds for all fits of the GridSearchCV ``search``, and a lower bound of clsvm's.
+    """Return LIBSVM's estimated seconds for all fits of a GridSearchCV, and a lower bound of clsvm's seconds.
 
     The lower bound is the time that clsvm's fits take even for a few rows.
     """
@@ -96,7 +97,10 @@ def seconds(search: Any, X: Any, y: Any) -> tuple[float, float]:
 
 
 def run(search: Any, X: Any, y: Any) -> Any:
-    """Fit GridSearchCV ``search`` by clsvm's SVCSearchCV. Set the fitted attributes of ``search``, and return it."""
+    """Fit the GridSearchCV ``search`` by clsvm's SVCSearchCV. Set the fitted attributes of ``search``, and return it.
+
+    ``search`` is unchanged except for the fitted attributes.
+    """
     from clsvm.accel.strict import Search, made
     from clsvm.model_selection.search import copy_attributes
 
@@ -110,11 +114,12 @@ Method = Callable[..., Any]
 Function = Callable[[], Any]
 Seconds = tuple[float, float]  # LIBSVM's estimated seconds for a call, and a lower bound of clsvm's
 _CLASSIFIERS = ("c_svc", "nu_svc")
-# clsvm does not call these methods of BaseLibSVM, so LIBSVM has to run an estimator that overrides one of them.
+# LIBSVM runs the fits and predictions of an estimator that overrides one of these methods of sklearn's BaseLibSVM.
 _CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}
 
 
-_state: dict[str, Any] = {"broken": "", "spent": 0.0}  # reason why no device is usable; seconds spent in LIBSVM
+# broken: reason why no device is usable, or "". spent: seconds that this process has computed in LIBSVM so far.
+_state: dict[str, Any] = {"broken": "", "spent": 0.0}
 
 
 def _fit(original: Method) -> Method:
@@ -132,9 +137,10 @@ def _fit(original: Method) -> Method:
 
 
 def _run_faster(call: log.Call, reason: str, estimated: Seconds, ours: Function, libsvm: Function) -> Any:
-    """Return the result of ``ours()`` if clsvm supports the call and is expected to be faster, else of ``libsvm()``.
+    """Run a fit or prediction by clsvm or by LIBSVM, and return the result.
 
-    LIBSVM also runs the call if clsvm fails. :func:`_clsvm_is_faster` explains the other arguments.
+    ``ours()`` runs the call by clsvm, if clsvm supports the call and is expected to be faster. Otherwise, or if clsvm
+    fails, ``libsvm()`` runs the call. :func:`_clsvm_is_faster` explains the other arguments.
     """
     if _clsvm_is_faster(call, reason, estimated):
         try:
@@ -148,10 +154,11 @@ def _run_faster(call: log.Call, reason: str, estimated: Seconds, ours: Function,
 
 
 def _clsvm_is_faster(call: log.Call, reason: str, estimated: Seconds) -> bool:
-    """Return whether clsvm can run a call and is expected to be faster. Record the reason in ``call``.
+    """Return whether clsvm can run a fit or prediction, and is expected to be faster than LIBSVM.
 
-    ``reason`` says why clsvm cannot run the call, or is "". ``estimated`` has LIBSVM's estimated seconds, and a lower
-    bound of clsvm's.
+    call: record of the fit or prediction. The reason for the choice is stored there.
+    reason: why clsvm cannot run the call, or "".
+    estimated: LIBSVM's estimated seconds, and a lower bound of clsvm's seconds.
     """
     if reason := reason or _state["broken"]:
         call.why = reason
@@ -167,7 +174,7 @@ def _clsvm_is_faster(call: log.Call, reason: str, estimated: Seconds) -> bool:
 def _failed(call: log.Call, error: Exception) -> None:
     """Record in ``call`` that clsvm failed with ``error``, so that scikit-learn runs the call.
 
-    If no device is usable, warn, and leave all later calls to scikit-learn.
+    If no device is usable, warn, and let scikit-learn run all later calls.
     """
     call.who, call.why = log.THEIRS, f"clsvm failed: {error}"
     if isinstance(error, DeviceError):
@@ -204,8 +211,8 @@ def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
 def _clsvm_model(model: Any) -> Any:
     """Return a clsvm model with the attributes of the fitted scikit-learn estimator ``model``.
 
-    Raises ValueError if the private coefficients, which LIBSVM reads, differ from the public ones. A caller has then
-    changed one of the two.
+    Raises ValueError if the private coefficients of ``model``, which LIBSVM reads, differ from the public coefficients.
+    A user has then changed one of the two.
     """
     import clsvm
 
@@ -221,17 +228,17 @@ def _array(given: Any) -> Any:
 
 
 def _classes(model: Any) -> int:
-    """Return the number of classes of a fitted classifier, or 0 for a model that is no classifier.
+    """Return the number of classes of a fitted scikit-learn SVM, or 0 if it is not a classifier.
 
-    The number does not come from ``classes_``, which a subclass may define differently.
+    The number is read from LIBSVM's attributes, because a subclass may define ``classes_`` differently.
     """
     return len(model._n_support) if model._impl in _CLASSIFIERS else 0
 
 
 def _bypassed(model: Any) -> str:
-    """Return a sentence with the overridden methods of an estimator, which clsvm would not call, or "".
+    """Return a sentence that names the methods in _CALLED which an estimator overrides, or "" if there are none.
 
-    LIBSVM has to run an estimator with overridden methods. Only the methods in _CALLED count.
+    clsvm would not call these methods. LIBSVM therefore has to run the fits and predictions of such an estimator.
     """
     theirs = [name for name in _CALLED if getattr(getattr(model, name), "__func__", None) is not _CALLED[name]]
     return f"{type(model).__name__} has a {' and a '.join(theirs)} of its own" if theirs else ""
@@ -240,8 +247,8 @@ def _bypassed(model: Any) -> str:
 def _replace_prediction(original: Method, predict: Callable[[Any, Any, Any], Any]) -> Method:
     """Return a replacement for the prediction method ``original`` of scikit-learn's SVMs.
 
-    The replacement calls ``predict(estimator, clsvm_model, X)`` if clsvm is expected to be faster than LIBSVM.
-    Otherwise the replacement calls ``original``.
+    If clsvm is expected to be faster than LIBSVM, the replacement calls ``predict(estimator, clsvm_model, X)``.
+    Otherwise, or if clsvm fails, it calls ``original``.
     """
     name = original.__name__.removeprefix("_dense_").removeprefix("_sparse_")
 
@@ -251,7 +258,7 @@ def _replace_prediction(original: Method, predict: Callable[[Any, Any, Any], Any
             support, estimated = len(self.support_), (0.0, 0.0)
             reason = _bypassed(self) or (PYTHON if callable(self.kernel) else "")
             reason = reason or ("" if support else "there is no support vector")
-            if not reason:  # a Python function as kernel has set ``reason``: its X may have no shape
+            if not reason:  # for a Python function as kernel, X may have no shape, and ``reason`` is set
                 estimated = COSTS.predict_seconds(X.shape[0], support, cells(X), _classes(self))
             libsvm = functools.partial(original, self, X)
             return _run_faster(call, reason, estimated, lambda: predict(self, _clsvm_model(self), X), libsvm)
@@ -260,9 +267,13 @@ def _replace_prediction(original: Method, predict: Callable[[Any, Any, Any], Any
 
 
 def _predicted(model: Any, clsvm_model: Any, X: Any) -> Any:
-    """Return predictions (n,) in the form that LIBSVM returns, float64.
+    """Return predictions (n,) as LIBSVM returns them, in float64.
 
-    A classifier predicts the number of a class, a regression a value, and a one-class SVM 1 or -1.
+    The prediction of a classifier is the number of a class, counted from 0. The prediction of a regression is a value,
+    and that of a one-class SVM is 1 or -1.
+
+    model: fitted scikit-learn estimator.
+    clsvm_model: clsvm model with the attributes of ``model``.
     """
     k = _classes(model)
     if k == 2:  # for a decision value of 0, LIBSVM predicts the second class
@@ -272,19 +283,19 @@ def _predicted(model: Any, clsvm_model: Any, X: Any) -> Any:
 
 
 def _decision_values(model: Any, clsvm_model: Any, X: Any) -> Any:
-    """Return decision values with LIBSVM's signs: (n, 1), or (n, pairs) for more than two classes."""
+    """Return decision values with LIBSVM's signs: (n, 1), or (n, pairs of classes) for more than two classes."""
     values = clsvm_model.decision_function(X)
     return (-values if _classes(model) == 2 else values).reshape(X.shape[0], -1)
 
 
 class Accelerated:
-    """Wrap a function that joblib sends to worker processes, so that it runs there with the patches installed."""
+    """Wrap a function that joblib sends to worker processes, so that clsvm accelerates scikit-learn's SVMs there."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function, self.sender = function, os.getpid()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the wrapped function. In a worker process, install scikit-learn's patches for this call."""
+        """Call the wrapped function. In a worker process, patch scikit-learn's SVMs while the function runs."""
         if os.getpid() == self.sender or installed():
             return self.function(*args, **kwargs)
         install()
@@ -342,7 +353,7 @@ _originals: dict[tuple[Any, str], Method] = {}
 
 
 def installed() -> bool:
-    """Return whether the patches of scikit-learn's support vector machines are installed."""
+    """Return whether scikit-learn's support vector machines are patched, so that they try clsvm first."""
     return bool(_originals)
 
 
@@ -354,7 +365,7 @@ def install() -> None:
     Raises
     ------
     RuntimeError
-        If this release of scikit-learn lacks one of the patched methods. Nothing is changed then.
+        If this release of scikit-learn lacks one of the patched methods. In this case no method is replaced.
     """
     if _originals:
         return
@@ -370,7 +381,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Restore scikit-learn's own methods. Fitted estimators keep their attributes."""
+    """Restore the methods of scikit-learn that :func:`install` replaced. Fitted estimators keep their attributes."""
     for (owner, name), method in _originals.items():
         setattr(owner, name, method)
     _originals.clear()

@@ -1,7 +1,7 @@
-"""Make the clsvm estimators that run in place of scikit-learn's.
+"""Make the clsvm estimators that run in place of scikit-learn's SVMs.
 
-If nu is too small, a nu-SVC has no margin between two classes. clsvm's public estimator then warns. The estimators here
-raise NoMarginError instead, and the caller lets LIBSVM fit.
+If nu is too small, a nu-SVC has no margin between two classes. clsvm's public NuSVC then warns. The NuSVC of this
+module raises NoMarginError instead, and LIBSVM runs the fit.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _THEIR_OWN = {"probability", "random_state", "verbose", "shrinking", "max_iter"}
 
 
 class NoMarginError(Exception):
-    """Say that nu is too small, so that the optimum of nu-SVC has no margin.
+    """Report that nu is too small, so that the optimum of nu-SVC has no margin.
 
-    LIBSVM stops before it reaches this optimum, with a usable model, so the caller leaves the fit to LIBSVM.
+    LIBSVM stops before it reaches this optimum, with a usable model. LIBSVM therefore runs the fit after this error.
     """
 
 
 class NuSVC(own.NuSVC):
-    """Fit as clsvm's NuSVC, but raise NoMarginError if two classes have no margin."""
+    """Fit a nu-SVC as clsvm's NuSVC does, but raise NoMarginError if two classes have no margin between them."""
 
     def _check_margins(self, rho: Any, problems: Any) -> None:
         if (self._margins(rho) <= self.tol).any():
@@ -36,7 +36,7 @@ class NuSVC(own.NuSVC):
 
 
 class _Folds(Folds):
-    """Run the fits of a grid search. If a fit raised NoMarginError, raise the error again at the end."""
+    """Run the fits of a grid search. If a fit raised NoMarginError, raise this error after all fits have ended."""
 
     def run(self, checkpoint: Any, shown: bool) -> None:
         super().run(checkpoint, shown)
@@ -48,8 +48,9 @@ class _Folds(Folds):
 def made(model: Any, **others: Any) -> Any:
     """Return an unfitted clsvm estimator with the parameters of the scikit-learn estimator ``model``.
 
-    ``others`` are parameters whose values replace those of ``model``. A parameter that only a user's subclass has is
-    left out.
+    Parameters that only a user's subclass has, and the parameters in _THEIR_OWN, are left out.
+
+    others: parameters whose values replace the values in ``model``.
     """
     name = TASKS[model._impl].estimator
     ours: Any = NuSVC if name == "NuSVC" else getattr(own, name)
@@ -63,6 +64,9 @@ def made(model: Any, **others: Any) -> Any:
 
 
 class Search(SVCSearchCV):
-    """Search as clsvm's SVCSearchCV, but raise a fold's NoMarginError instead of scoring the fold as failed."""
+    """Search a parameter grid as clsvm's SVCSearchCV does, but handle NoMarginError differently.
+
+    If a fit raises NoMarginError, the search raises this error, instead of scoring the fit as failed.
+    """
 
     _folds = _Folds

@@ -1,9 +1,9 @@
 """Fit estimators to Dask arrays and data frames. The rows may be on many computers.
 
 Each chunk of rows remains on the Dask worker that holds it, and each worker computes on its own device. The caller and
-the workers exchange only a part of the data. In a Falkon fit this is the inducing points, sampled rows,
-coefficients, and sums over rows. In an SVM fit it is the targets, the coefficients, and the rows of the working sets.
-The package needs pip's extra ``clsvm[dask]``.
+the workers exchange only a part of the data. A Falkon fit exchanges the inducing points, sampled rows, coefficients,
+and sums over rows. An SVM fit exchanges the targets, the coefficients, and the rows of the working sets. The package
+needs pip's extra ``clsvm[dask]``.
 """
 
 from __future__ import annotations

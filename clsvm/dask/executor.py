@@ -35,11 +35,11 @@ class Chunks:
     client
         Dask client.
     X
-        for each chunk, the future of its rows.
+        for each chunk, the Dask future of its rows.
     y
-        for each chunk, the future of its targets, or None.
+        for each chunk, the Dask future of its targets, or None.
     weights
-        for each chunk, the future of its sample weights; or one weight for all rows of the chunk; or None.
+        for each chunk, the Dask future of its sample weights; or one weight for all rows of the chunk; or None.
     """
 
     client: Client
@@ -56,9 +56,9 @@ class Chunks:
         return results(self.client, [self.client.submit(call, *row) for row in zip(*columns, strict=True)])
 
     def addresses(self) -> list[str]:
-        """Return for every chunk the address of the worker that is to use it.
+        """Return for every chunk the address of the worker that will compute with the chunk.
 
-        If several workers hold a chunk, the worker with the fewest chunks so far is chosen.
+        If several workers hold a chunk, the worker to which the fewest chunks are assigned so far is chosen.
         """
         wait(self.X)
         holders, counts, addresses = self.client.who_has(self.X), Counter[str](), []
@@ -73,8 +73,8 @@ class OnWorkers:
     """Implement :class:`clsvm.distribute.Parts` on Dask's workers, with one part for each chunk.
 
     A part is an object on a worker that computes with the rows of its chunk. The version of a part is the number of
-    requests that it has answered. The part and the caller count the version independently. If a reply was lost on its
-    way, the two versions differ, and the part counts as lost.
+    requests that the part has answered. The worker and the caller count the version independently. If a reply was lost
+    on its way, the two versions differ, and the part counts as lost.
 
     The argument ``build`` of the constructor is a function: build(stream, rows, targets, weights) makes a part.
 
@@ -109,8 +109,8 @@ class OnWorkers:
     def call(self, name: str, given: Sequence[Request | None]) -> list[Any]:
         """Call the method ``name`` of each part i with the arguments ``given[i]``, and return the replies.
 
-        A part i is not called if ``given[i]`` is None; its reply is then None. The reply of a lost part is
-        :class:`Lost`.
+        If ``given[i]`` is None, part i is not called, and its reply is None. The reply of a part that was lost with its
+        worker is :class:`Lost`.
         """
         called = [i for i, one in enumerate(given) if one is not None]
         self._build_missing({*called})
@@ -157,7 +157,10 @@ class OnWorkers:
                     self._built.add(i)
 
     def _reassign(self, parts: set[int]) -> set[int]:
-        """Assign parts of lost workers to live workers, and return the indices of the reassigned parts."""
+        """Assign each part whose worker is lost to a live worker. Return the indices of the reassigned parts.
+
+        parts: indices of the parts to check.
+        """
         live = live_workers(self.client)
         lost = {i for i in parts if self.addresses[i] not in live}
         for i in lost:
@@ -192,7 +195,9 @@ class OnWorkers:
         return self._actors[address][1]
 
     def _receive(self, i: int, call: Any) -> Any:
-        """Return the reply of part i. Wait for it in ``call``, the future that :meth:`_send` returned.
+        """Wait for the reply of part i, and return the reply.
+
+        call: the future of the reply, from :meth:`_send`. None if the worker could not be reached.
 
         Return :class:`Lost` if the part's worker is lost, or if ``call`` is None.
         """
@@ -224,7 +229,7 @@ def live_workers(client: Client) -> list[str]:
         try:
             client.wait_for_workers(1, timeout=WORKER_TIMEOUT)
         except TimeoutError:
-            raise DeviceError("Dask has no worker that runs, and none came: start one") from None
+            raise DeviceError("Dask has no running worker, and none came in time: start one") from None
     return workers(client)
 
 
@@ -242,14 +247,14 @@ def ended(futures: list[Future[Any]], which: str) -> list[Future[Any]]:
 def results(client: Client, futures: list[Future[Any]]) -> list[Any]:
     """Wait for all futures, and return their results.
 
-    Raises DeviceError if there is no worker, or if Dask has lost the chunks that the futures need.
+    Raises DeviceError if no worker is live, or if Dask has lost data that the futures need.
     """
     try:
         while futures and not ended(futures, "ALL_COMPLETED"):
             live_workers(client)
         return list(client.gather(futures))
     except CancelledError as error:
-        words = "Dask cannot compute the chunks: a client that is closed had persisted them, or their workers are lost"
+        words = "Dask has lost the chunks: the client that persisted them is closed, or their workers are gone"
         raise DeviceError(f"{words} ({error})") from None
 
 

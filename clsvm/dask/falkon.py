@@ -1,10 +1,10 @@
 """Fit Falkon models to Dask arrays and data frames. The rows are in chunks on workers.
 
-The caller runs ``fit``. The caller and the workers divide the work:
+The caller is the process that calls ``fit``. The caller and the workers divide the work:
 
-rows               Each worker checks its chunks and lays them out once on its device.
-inducing points    The caller draws m rows of all chunks as inducing points C, and sends these points to all workers.
-                   The caller computes K(C, C) and its Cholesky factors.
+rows               Each worker checks its chunks of rows, and copies the rows once to its device.
+inducing points    The caller draws m rows of all chunks as inducing points, and sends these points to all workers. The
+                   caller computes the kernel matrix of the inducing points and its Cholesky factor.
 a solver step      The caller sends coefficients (k, m) of k outputs. For each of its chunks, a worker returns the loss,
                    the gradient or a Hessian product, summed over the chunk's rows. The caller adds the sums in the
                    order of the chunks.
@@ -41,8 +41,10 @@ def block(
 ) -> RowBlock:
     """Build a :class:`RowBlock` on a worker from the rows X (n, d), targets y and weights of a chunk.
 
-    ``points`` are the inducing points, and ``encoding`` converts y to numbers. ``task`` has the loss, the penalty and
-    the constant part of the decision function. The block's task also gets the chunk's targets and weights.
+    points: the inducing points.
+    encoding: converts y to numbers.
+    task: the loss, the penalty and the constant part of the decision function. The block gets a copy of ``task`` with
+    the chunk's targets and weights.
     """
     y, weights = encoding.encoded(y, weights)
     return RowBlock.built(stream, X, points, replace(task, y=y, weights=weights))
@@ -58,9 +60,9 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
     encoding
         how targets are converted to numbers, the same for all chunks.
     task
-        loss, penalty and constant part of the decision function. The targets of the rows stay on the workers. ``task``
-        has one target for each class, or the smallest and the largest target of a regression. They give the largest
-        deviation of a target from the constant part.
+        loss, penalty and constant part of the decision function. The targets of the rows stay on the workers. For a
+        classifier, ``task`` has one target for each class. For a regression, it has the smallest and the largest target
+        of each output.
     """
 
     weighted: list[int]
@@ -86,7 +88,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
         """Return the kernel values (s, m) between the s rows with the indices ``rows`` and the m inducing points.
 
-        The rows are fetched from the workers, and the caller computes the values.
+        The caller fetches these rows from the workers, and computes the values.
         """
         points = self._points
         return kernel_matrix(self[rows], points.rows, points.kernel, dtype="float64", **self._device_options)
@@ -105,9 +107,9 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         if isinstance(self.center_selection, str) and self.center_selection != "uniform":
             raise ValueError(f"center_selection must be 'uniform' or rows (m, d), got {self.center_selection!r}")
         if self.warm_start:
-            raise ValueError("rows in chunks do not support warm_start: give the inducing points as center_selection")
+            raise ValueError("warm_start must be False for X in Dask chunks: give inducing points as center_selection")
         if y is None:
-            raise ValueError("y must be given, in the chunks of X, got None")
+            raise ValueError("y must be given, in as many chunks as X, got None")
         self._flat = np.ndim(y) == 1
         rows = FalkonRows(checked_chunks(X, y, sample_weight), getattr(X, "columns", None))
         summaries = rows.chunks.map(self._encoding.summary, rows.chunks.y, rows.chunks.weights)
@@ -135,8 +137,8 @@ class ChunkedFalkon(OverChunks, local.Falkon):
     ) -> tuple[nystrom.Centers, Vector | None]:
         """Return the inducing points, and the coefficients to start from.
 
-        For rows in chunks, the user gives the inducing points, or rows with positive weight are drawn uniformly at
-        random. The coefficients are then None: the solve starts from 0.
+        For rows in chunks, the inducing points are given by the user, or are drawn uniformly at random from the rows
+        with positive weight. For rows in chunks, the coefficients are None: the solve starts from 0.
         """
         if not isinstance(X, FalkonRows):
             return super()._centers(X, kernel, task, random)
@@ -175,10 +177,11 @@ class FalkonRegressor(ChunkedFalkon, local.FalkonRegressor):
         return Numbers(), Task(LOSSES[self.loss], extremes, total, offset, penalty, deviation(extremes, offset))
 
     def _middle(self, rows: FalkonRows, output: int, low: float, high: float) -> float:
-        """Return the constant between low and high that, as the prediction for all rows, has the least loss.
+        """Return the constant prediction between ``low`` and ``high`` that has the least loss for one output.
 
-        The loss is that of one output, with index ``output``. The constant is found as the zero of the loss's
-        derivative, summed over all rows.
+        The loss is summed over all rows. The constant is found as the zero of the loss's derivative.
+
+        output: index of the output.
         """
 
         def slope(at: float) -> float:

@@ -1,6 +1,6 @@
-"""Read Dask arrays and data frames as rows in chunks on workers, and predict for such rows.
+"""Read Dask arrays and data frames as chunks of rows on Dask's workers, and predict for rows in chunks.
 
-:func:`checked_chunks` has the workers compute and check the chunks. :class:`ChunkedRows` presents the chunks as one
+:func:`checked_chunks` makes the workers compute and check the chunks. :class:`ChunkedRows` presents the chunks as one
 matrix. :class:`OverChunks` is the base class of estimators that fit and predict with rows in chunks. :func:`computed`
 brings Dask collections to the caller's computer.
 """
@@ -66,7 +66,7 @@ class ChunkedRows:
         non_empty = [one for one in infos if one.n]
         if len({one.d for one in non_empty}) > 1:
             shapes = [(one.n, one.d) for one in infos]
-            raise ValueError(f"chunks of X must have rows with as many features each, got {shapes}")
+            raise ValueError(f"all chunks of X must have the same number of features, got shapes {shapes}")
         if len({one.sparse for one in non_empty}) > 1:
             kinds = ["sparse" if one.sparse else "dense" for one in infos]
             raise ValueError(f"chunks of X must be all dense or all sparse, got {kinds}")
@@ -74,7 +74,7 @@ class ChunkedRows:
         for words, column in (("y", chunks.y), ("sample_weight", chunks.weights)):
             column_sizes = chunks.map(len, column) if isinstance(column[0], Future) else sizes
             if column_sizes != sizes:
-                raise ValueError(f"{words} must come in chunks of as many rows as X, {sizes}, got {column_sizes}")
+                raise ValueError(f"chunks of {words} must have as many rows as those of X, {sizes}, got {column_sizes}")
         chunks.select([i for i, n in enumerate(sizes) if n])
         self.chunks, self.columns, self.sizes = chunks, columns, [one.n for one in non_empty]
         self.shape = sum(self.sizes), non_empty[0].d
@@ -89,10 +89,11 @@ class ChunkedRows:
         return self._variance
 
     def take_rows(self, indices: list[NDArray[np.intp]], weighted: bool = False) -> list[Any]:
-        """Fetch some rows of each chunk. Return for each chunk a pair: the rows, and their numbers in the chunk.
+        """Fetch some rows of each chunk. Return for each chunk a pair: the rows, and their row numbers in the chunk.
 
-        ``indices`` has for each chunk an array of row numbers. If ``weighted`` is true, only rows with positive weight
-        are counted: number j means the chunk's row j among those.
+        indices: for each chunk, an array of row numbers.
+        weighted: whether ``indices`` count only the rows with positive weight. If so, number 0 is the chunk's first
+        row with positive weight.
         """
         chunks = self.chunks
         return chunks.map(partial(worker.take, weighted=weighted), chunks.X, indices, chunks.weights)
@@ -105,10 +106,11 @@ class ChunkedRows:
         return stacked([some for some in found if some.shape[0]] or found[:1])[inverse]
 
     def planned(self, kernel: Kernel, options: Any) -> tuple[Plan, str, str]:
-        """Have a worker choose how the rows of the largest chunk are laid out on its device.
+        """Let a worker choose the layout, the storage format of rows on a device, for the largest chunk.
 
-        Return the layout plan, the most precise dtype of the worker's device, and the name of the device. ``options``
-        has the attributes layout, device and memory_limit.
+        Return the layout, the most precise dtype of the worker's device, and the name of the device.
+
+        options: object with the attributes layout, device and memory_limit.
         """
         given = kernel, options.layout, options.device, options.memory_limit
         largest = self.chunks.X[int(np.argmax(self.sizes))]
@@ -116,9 +118,9 @@ class ChunkedRows:
 
 
 def client_for(words: str) -> Client:
-    """Return the current Dask client.
+    """Return the current Dask client. Raises ValueError if no client is open.
 
-    Raises ValueError if there is no open client. The message begins with ``words``, which say what needs the client.
+    words: start of the error message, which says what needs a client.
     """
     try:
         client = get_client()
@@ -132,12 +134,12 @@ def client_for(words: str) -> Client:
 
 
 def checked_chunks(X: Any, y: Any = None, weights: Any = None) -> Chunks:
-    """Have the workers compute, check and keep the chunks of X (n, d), y and weights. Return the futures of the chunks.
+    """Let the workers compute, check and keep the chunks of X (n, d), y and weights. Return the futures of the chunks.
 
-    y and weights may be None. Raises ValueError if there is no client, or if y or weights cannot be divided into the
+    y and weights may be None. Raises ValueError if no client is open, or if y or weights cannot be divided into the
     same chunks as X.
     """
-    client = client_for("rows in chunks need")
+    client = client_for("X in Dask chunks needs")
     X = rows_of(X)
     rows = [client.submit(worker.checked, block) for block in _blocks(client, X)]
     return Chunks(client, rows, _column(client, y, X, "y"), _column(client, weights, X, "sample_weight"))
@@ -146,8 +148,8 @@ def checked_chunks(X: Any, y: Any = None, weights: Any = None) -> Chunks:
 def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
     """Return, for each chunk of X, the future of the chunk of y or sample_weight with the same rows.
 
-    ``one`` is the argument of ``fit`` with this ``name``, "y" or "sample_weight". If it is None or a single weight,
-    return it for each chunk instead of a future.
+    ``one`` is the argument of ``fit`` with the name ``name``, "y" or "sample_weight". If ``one`` is None or a single
+    weight, the list has ``one`` itself for each chunk.
     """
     n, ends = X.npartitions, _sizes(X)
     if not is_dask(one):
@@ -169,7 +171,7 @@ def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
         one = one.rechunk({0: ends})
     blocks = _blocks(client, one)
     if len(blocks) != n:
-        raise ValueError(f"{name} must come in the {n} chunks of X, got {len(blocks)}")
+        raise ValueError(f"{name} must have as many chunks as X ({n}), got {len(blocks)}")
     return [client.submit(worker.values, block, name) for block in blocks]
 
 
@@ -179,10 +181,11 @@ def is_frame(one: Any) -> bool:
 
 
 def chunked(one: Any, name: str) -> Any:
-    """Return a Dask array with each chunk holding whole rows, or a data frame unchanged.
+    """Return a Dask array, divided so that each chunk has whole rows. Return a Dask data frame or series unchanged.
 
-    Raises TypeError for other collections, ValueError for an array without dimensions. ``name`` is the parameter's name
-    in messages.
+    Raises TypeError for other collections. Raises ValueError for an array without dimensions.
+
+    name: the parameter's name in messages.
     """
     if is_frame(one):
         return one
@@ -194,7 +197,10 @@ def chunked(one: Any, name: str) -> Any:
 
 
 def rows_of(X: Any) -> Any:
-    """Return X (n, d) in chunks of whole rows. Raises ValueError if X does not have two dimensions."""
+    """Return a Dask array or data frame X (n, d) in chunks of whole rows.
+
+    Raises ValueError if X does not have two dimensions.
+    """
     X = chunked(X, "X")
     if X.ndim != 2:
         raise ValueError(f"X must be rows of features (n, d), got a {type(X).__name__} with ndim={X.ndim}")
@@ -202,7 +208,7 @@ def rows_of(X: Any) -> Any:
 
 
 def computed(**given: Any) -> dict[str, Any]:
-    """Compute all Dask collections among the arguments in one go, and return a dictionary of all arguments by name.
+    """Compute all Dask collections among the arguments together. Return a dictionary of all arguments by name.
 
     Collections become NumPy arrays, SciPy matrices or pandas objects. Other arguments are returned unchanged.
     """
@@ -230,7 +236,7 @@ def _concatenated(found: Any, name: str) -> Any:
 
 
 def _sizes(one: Any) -> tuple[float, ...]:
-    """Return the number of rows of each chunk of a Dask collection, nan for a number that Dask does not know."""
+    """Return the number of rows of each chunk of a Dask collection. A number that Dask does not know is nan."""
     return tuple(one.chunks[0]) if isinstance(one, Array) else (np.nan,) * one.npartitions
 
 
@@ -240,7 +246,7 @@ def _blocks(client: Client, one: Any) -> list[Future[Any]]:
 
 
 def _in_chunks(cls: type, name: str) -> Any:
-    """Return the prediction method ``name`` of an estimator class, extended so that it also takes Dask collections."""
+    """Return the prediction method ``name`` of an estimator class, extended to accept Dask collections."""
     method = getattr(cls, name)
 
     @wraps(method)
@@ -251,10 +257,10 @@ def _in_chunks(cls: type, name: str) -> Any:
 
 
 def scored(method: Callable[..., float]) -> Callable[..., float]:
-    """Return an estimator's method ``score``, extended so that it also takes Dask collections.
+    """Return an estimator's method ``score``, extended to accept Dask collections.
 
-    The workers predict for the rows that they hold. The caller fetches the predictions, y and sample_weight, and
-    computes the score.
+    For a Dask collection, each worker predicts for the rows that it holds. The caller fetches the predictions, y and
+    sample_weight, and computes the score.
     """
 
     @wraps(method)
@@ -270,8 +276,8 @@ def scored(method: Callable[..., float]) -> Callable[..., float]:
 class ChunkPredictions:
     """Add predictions for rows in chunks to an estimator class.
 
-    A subclass inherits prediction methods, such as ``predict`` (PREDICTIONS), from another base class. For a
-    Dask collection of rows, each of these methods here returns a Dask array of predictions.
+    A subclass inherits prediction methods, such as ``predict``, from another base class. This class extends the methods
+    listed in PREDICTIONS: for a Dask collection of rows, they return a Dask array of predictions.
     """
 
     n_features_in_: int
@@ -300,9 +306,11 @@ class ChunkPredictions:
 class OverChunks(ChunkPredictions):
     """Fit and predict with Dask collections. This is the base class of the estimators in clsvm.dask.
 
-    X and y may be Dask collections, or any data that clsvm's other estimators take. A Dask client has to be open. The
-    numbers of rows of the chunks may be unknown. ``device`` and ``memory_limit`` hold for each worker and for the
-    caller, who solves over an SVM's working sets or computes a Falkon model's preconditioner.
+    X and y may be Dask collections, or any data that clsvm's other estimators take. A fit to Dask collections needs an
+    open Dask client. The numbers of rows of the chunks may be unknown.
+
+    ``device`` and ``memory_limit`` hold for each worker, and for the process that calls ``fit``. This process solves
+    the problems over an SVM's working sets, or computes a Falkon model's preconditioner.
     """
 
     device: Any
@@ -319,7 +327,7 @@ class OverChunks(ChunkPredictions):
             return
         if len(device_list(self.device)) > 1:
             raise ValueError(
-                f"for rows in chunks, device must name one device, which every worker uses, got device={self.device!r}"
+                f"for X in Dask chunks, device must name one device, which all workers use, got device={self.device!r}"
             )
         self._learn_chunks(X, y, sample_weight, started)
 

@@ -1,9 +1,9 @@
 """Run grid searches over Dask's workers.
 
 pieces   The fits of a search are divided into pieces. Each worker runs one piece at a time. A piece has all fits with
-         one kernel function, or a share of such fits if there are more workers than kernel functions.
-data     X and y are sent to every worker once, and again only if no worker has X and y any more.
-results  Workers return the decision values of test rows. The caller computes the scores from them.
+         one kernel function. If there are more workers than kernel functions, a piece has only the fits to some folds.
+data     X and y are sent to every worker once. X and y are sent again only if all workers that had them are lost.
+results  Workers return the decision values of test rows. The caller computes the scores from the decision values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Jobs = list[tuple[int, int]]
 Results = dict[tuple[int, int], FoldResult | Exception]
 Warned = list[tuple[str, type[Warning]]]
 NEEDS = "a search over workers needs"
-MAX_LOSSES = 3  # a search fails if all workers are lost more than MAX_LOSSES times without a finished piece between
+# A search fails if all workers are lost more than MAX_LOSSES times, and no group of fits is finished in between.
+MAX_LOSSES = 3
 
 
 class DistributedFits(Fits):
@@ -57,7 +58,7 @@ class DistributedFits(Fits):
             for future in waiting:
                 jobs, data_used = futures.pop(future)
                 if (outcome := _result_of(future)) is None:
-                    if data_used is data:  # else the loss of another piece has had the data sent again already
+                    if data_used is data:  # otherwise the data has been sent again since these fits were submitted
                         losses += 1
                         if losses > MAX_LOSSES:
                             raise DeviceError(
@@ -77,21 +78,23 @@ class DistributedFits(Fits):
             client.cancel([*futures, data])
 
     def _broadcast(self, client: Client) -> Future[Any]:
-        """Send one object, with the data and parameters of all fits, to every worker. Return the object's Dask future.
+        """Send the data and parameters of all fits, as one object, to every worker. Return the object's Dask future.
 
-        Raises DeviceError if there is no worker.
+        Raises DeviceError if no worker is live.
         """
         try:
             data: Future[Any] = client.scatter(self.without_data(), broadcast=True, hash=False)
         except TimeoutError:
-            raise DeviceError("Dask has no worker that runs, and none came: start one") from None
+            raise DeviceError("Dask has no running worker, and none came in time: start one") from None
         return data
 
 
 def _result_of(future: Future[Any]) -> tuple[Results, Warned] | None:
-    """Return the results and warnings of a piece of the search, a group of its fits, that a worker ran.
+    """Return the results and warnings of a group of fits that a worker ran.
 
-    Return None if Dask has lost the piece or its data.
+    future: the group's Dask future, which has ended.
+
+    Return None if Dask has lost the group's results or data.
     """
     try:
         return None if future.status in LOST_STATES else future.result()
@@ -102,8 +105,9 @@ def _result_of(future: Future[Any]) -> tuple[Results, Warned] | None:
 def _run_fits(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Warned]:
     """Run some fits of a search on this worker's device, and return their results and warnings.
 
-    ``fits`` has the data and all fits of the search. ``jobs`` has the (candidate, fold) of each fit to run. ``among``
-    is the number of workers that share this computer's memory.
+    fits: the data and all fits of the search.
+    jobs: the pair (candidate, fold) of each fit to run.
+    among: number of workers that divide the memory of this computer's devices.
     """
     local_fits = copy.copy(fits)
     if among > 1 and local_fits.estimator.memory_limit is None:
@@ -132,12 +136,12 @@ class SearchOverWorkers(ChunkPredictions):
     """
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
-        """Search the grid with X and y, and refit the best estimator.
+        """Search the parameter grid with X and y, and refit the best estimator.
 
         Parameters
         ----------
-        X : array-like of NumPy, SciPy, pandas or Dask, shape (n, d), or precomputed K (n, n)
-            Rows, dense or sparse.
+        X : array-like of NumPy, SciPy, pandas or Dask, shape (n, d), or kernel matrix (n, n)
+            Rows, dense or sparse. A kernel matrix is for estimators with kernel="precomputed".
         y : array-like of shape (n,)
             Targets.
         **params
@@ -150,9 +154,9 @@ class SearchOverWorkers(ChunkPredictions):
         Raises
         ------
         ValueError
-            If there is no open Dask client, or for the reasons of the search without Dask.
+            If no Dask client is open, or if the search without Dask raises it for these data.
         DeviceError
-            If there is no worker, or if workers are lost repeatedly.
+            If no worker is live, or if workers are lost repeatedly.
         """
         client_for(NEEDS)
         X, y, *_ = (found := computed(**{"X": X, "y": y} | params)).values()
@@ -174,16 +178,17 @@ class SVCSearchCV(SearchOverWorkers, local.SVCSearchCV):
     """Run the grid search :class:`clsvm.model_selection.SVCSearchCV` over Dask's workers.
 
     Parameters, attributes and scores are those of that class. A worker runs all fits with one kernel function, then
-    takes the next kernel function. If there are fewer kernel functions than workers, each worker runs only some folds.
-    The caller refits the best estimator on the caller's device.
+    takes the next kernel function. If there are fewer kernel functions than workers, each worker runs the fits to some
+    of the folds. The caller refits the best estimator on the caller's device.
 
     ``device`` and ``memory_limit`` of the estimator hold for each worker. Without a limit, the workers of one computer
-    divide its memory. ``checkpoint`` is a file on the caller's computer, and ``verbose`` shows the finished fits.
+    divide the memory of its device. ``checkpoint`` is a file on the caller's computer, and ``verbose`` shows the number
+    of finished fits.
 
-    X and y are sent to every worker once. If a worker is lost, Dask has another worker repeat its fits. If all workers
-    are lost, the data is sent again to new workers. Ctrl-C and errors cancel the fits that no worker has begun. A
-    worker finishes the group of fits that it has begun. The fits of a Pipeline go to the workers one by one, through
-    joblib.
+    X and y are sent to every worker once. If a worker is lost, Dask lets another worker repeat the lost worker's fits.
+    If all workers are lost, X and y are sent again to new workers. Ctrl-C and errors cancel the fits that no worker has
+    begun. A worker finishes the group of fits that it has begun. The fits of a Pipeline go to the workers one by one,
+    through joblib.
     """
 
     _folds = _Folds
@@ -192,7 +197,8 @@ class SVCSearchCV(SearchOverWorkers, local.SVCSearchCV):
 class FalkonSearchCV(SearchOverWorkers, local.FalkonSearchCV):
     """Run the grid search :class:`clsvm.model_selection.FalkonSearchCV` over Dask's workers.
 
-    The workers divide the fits as for :class:`SVCSearchCV`.
+    Parameters, attributes and scores are those of that class. The fits are divided among the workers, and ``device``,
+    ``memory_limit`` and ``checkpoint`` are used, as in :class:`clsvm.dask.SVCSearchCV`.
     """
 
     _folds = _NystromFolds

@@ -1,11 +1,13 @@
 """Fit SVMs to Dask arrays and data frames, whose rows are in chunks on workers.
 
-The caller, who runs ``fit``, chooses working sets and solves the dual problem over them. Each worker holds a shard:
-the rows of all its chunks, with the gradient f of the dual problem at these rows (solvers/sharded.py).
+The caller is the process that calls ``fit``. The caller chooses working sets, and solves the dual problem over the rows
+of a working set. Each worker holds a shard: the rows of all its chunks, with the gradient f of the dual problem at
+these rows (solvers/sharded.py).
 
 rows            Each worker checks its chunks, and joins them into one shard.
-an iteration    The caller sends the changes of the coefficients, and each row of the working set to the shards that
-                lack this row. Each shard updates its f, and returns candidates for the next working set.
+an iteration    The caller sends the changes of the coefficients to all shards. The caller also sends the changed rows,
+                unless the shards have cached the kernel values of these rows. Each shard updates its f, and returns
+                candidates for the next working set.
 a lost shard    Another worker builds the shard again, and recomputes its gradient f from the coefficients, which the
                 caller holds.
 """
@@ -35,14 +37,18 @@ from clsvm.solvers.sharded import Shard
 
 
 def shard(stream: Stream, X: Data, *_: Any, kernel: Kernel, plan: Plan, dtype: str) -> Shard:
-    """Build a shard on a worker from rows X (n, d), laid out by ``plan``, with kernel values in ``dtype``."""
+    """Build a shard, the rows X (n, d) of all chunks of a worker, on the worker's device.
+
+    plan: storage format of the rows.
+    dtype: dtype of kernel values.
+    """
     return Shard(stream, X, kernel, plan, dtype)
 
 
 class ShardedRows(ChunkedRows):
-    """Hold the rows X (n, d) of an SVM fit on Dask's workers, with one shard for each worker.
+    """Hold the rows X (n, d) of an SVM fit on Dask's workers. The rows on a worker form one shard.
 
-    Implements :class:`clsvm.fit.sharded.RemoteRows`.
+    This class implements :class:`clsvm.fit.sharded.RemoteRows`.
 
     Attributes
     ----------
@@ -72,7 +78,10 @@ class ShardedRows(ChunkedRows):
 
     @contextmanager
     def lay_out(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[ShardSet]:
-        """Yield the shards, laid out on the workers' devices in ``dtype``. Free them when the ``with`` block ends."""
+        """Copy the rows to the workers' devices, and yield the shards, which compute kernel values in ``dtype``.
+
+        A shard is the rows on one worker. The devices' memory is freed when the ``with`` block ends.
+        """
         plan, finest, device = self.planned(kernel, options)
         build = partial(shard, kernel=kernel, plan=plan, dtype=dtype)
         with closing(OnWorkers(self.chunks, build, self.sizes, options.device, options.memory_limit)) as shards:
@@ -82,7 +91,7 @@ class ShardedRows(ChunkedRows):
 class ChunkedSVM(OverChunks):
     """Fit an SVM to rows in chunks. This is the base class of the estimators in this module.
 
-    The process that calls ``fit`` fetches all of y and sample_weight from the workers. X stays there.
+    The process that calls ``fit`` fetches all of y and sample_weight from the workers. X stays on the workers.
     """
 
     kernel: Any
@@ -90,9 +99,9 @@ class ChunkedSVM(OverChunks):
 
     def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         if self.checkpoint is not None:
-            raise ValueError(f"rows in chunks do not support checkpoints, got checkpoint={self.checkpoint!r}")
+            raise ValueError(f"checkpoint must be None for X in Dask chunks, got {self.checkpoint!r}")
         if self.kernel == "precomputed" or (callable(self.kernel) and not isinstance(self.kernel, Kernel)):
-            raise ValueError(f"rows in chunks need a kernel by name or a Kernel, got kernel={self.kernel!r}")
+            raise ValueError(f"X in Dask chunks needs a kernel by name or a Kernel, got kernel={self.kernel!r}")
         chunks = checked_chunks(X)
         y, sample_weight = (chunks.client.persist(one) if is_dask(one) else one for one in (y, sample_weight))
         rows = ShardedRows(chunks, getattr(X, "columns", None))

@@ -1,8 +1,9 @@
 """Check chunks, encode targets, build the parts of a fit, and pass requests to the parts, all on Dask's workers.
 
-A part is an object that computes with the rows of a chunk on the worker's device. Its state, such as the decision
-values of the rows, is lost if the worker is lost. The solver has a new part built, and repeats the requests that led to
-the lost state (clsvm.distribute). One thread of each worker runs everything that uses a device (:func:`in_thread`).
+A part is an object that computes with the rows of a chunk on the worker's device. The part's state, such as the
+decision values of the rows, is lost if the worker is lost. The solver then lets another worker build a new part, and
+repeats the requests that led to the lost state (clsvm.distribute). On each worker, a single thread runs everything that
+uses a device (:func:`in_thread`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Summary(NamedTuple):
     weighted
         number of rows with positive weight.
     keys
-        distinct labels of the chunk; for real-valued targets their weighted mean (1, k).
+        distinct labels of the chunk; for real-valued targets the weighted mean of the targets, (1, k).
     weights
         sum of the weights of the rows with each label; for real-valued targets the sum of all weights (1,).
     counts
@@ -63,10 +64,11 @@ class Summary(NamedTuple):
 
 
 def joined(parts: list[NDArray[Any]], name: str = "y") -> NDArray[Any]:
-    """Join the labels or numbers of all chunks to one array. ``name`` is the parameter's name in messages.
+    """Join the labels or numbers of all chunks to one array.
 
-    Raises ValueError if some chunks have strings and others have numbers, because NumPy would make strings of the
-    numbers.
+    name: the parameter's name in messages.
+
+    Raises ValueError if some chunks have strings and others have numbers. NumPy would convert the numbers to strings.
     """
     kinds = {("strings" if one.dtype.kind in "OSTU" else "numbers"): str(one.dtype) for one in parts if one.size}
     if len(kinds) > 1:
@@ -105,7 +107,7 @@ class Labels(NamedTuple):
     all_classes
         all classes (a,) of the labels.
     by_class
-        for each class in ``all_classes``, the factor of the weights of its rows, (a,).
+        for each class in ``all_classes``, (a,), the factor by which ``class_weight`` multiplies weights of its rows.
     table
         for each class in ``classes``, the targets of the k outputs, (k, c).
     """
@@ -127,11 +129,14 @@ class Labels(NamedTuple):
 
     @classmethod
     def of(cls, chunks: list[Summary], class_weight: Any, table: Any) -> tuple[Labels, Vector]:
-        """Make the encoding of labels as targets, from the summaries of the labels of all chunks.
+        """Make the encoding of labels as targets. Return the encoding, and the sum of the weights of each class, (c,).
 
-        Return the encoding, and the sum of the weights of each class, (c,). ``table(indices, c)`` is a function
-        that returns the targets (k, n) of n rows, given their class indices (n,) among c classes. Raises ValueError for
-        fewer than two classes.
+        chunks: for each chunk, the summary of its labels.
+        class_weight: the estimator's parameter.
+        table: function; table(indices, c) returns the targets (k, n) of n rows. ``indices`` (n,) has for each row the
+        index of its class among c classes.
+
+        Raises ValueError for fewer than two classes.
         """
         all_classes, indices = np.unique(joined([one.keys for one in chunks]), return_inverse=True)
         if len(all_classes) < 2:
@@ -172,7 +177,8 @@ class Recipe(NamedTuple):
     memory_limit
         memory limit of each worker's device.
     neighbours
-        largest number of workers on one computer. If ``memory_limit`` is None, they divide the device's memory.
+        largest number of workers on one computer. If ``memory_limit`` is None, the workers of a computer divide the
+        memory of its device.
     chunks
         number of chunks that a worker is expected to hold.
     """
@@ -194,11 +200,11 @@ class _Fit:
     stream
         stream of the worker's device.
     expected
-        number of parts that this worker is expected to hold, among which the worker divides its memory.
+        number of parts that this worker is expected to hold. The worker divides its memory among so many parts.
     parts
-        part number -> part.
+        the parts by part number.
     versions
-        part number -> number of requests that the part has answered.
+        for each part number, the number of requests that the part has answered.
     """
 
     stream: Stream
@@ -216,7 +222,12 @@ def in_thread(call: Callable[..., Any], *given: Any) -> Any:
 
 
 def build_part(recipe: Recipe, i: int, *chunk: Any) -> None:
-    """Build part i of a fit from the rows, targets and weights of a chunk, unless this worker has built it already."""
+    """Build part i of a fit from a chunk, unless this worker has built the part already.
+
+    A part is an object that computes with the rows of one chunk.
+
+    chunk: rows, targets and weights.
+    """
     if recipe.name not in _fits:
         stream = Stream(recipe.device, recipe.memory_limit)
         stream.limit //= 1 if recipe.memory_limit is not None else recipe.neighbours
@@ -241,11 +252,12 @@ class WorkerActor:
     """
 
     def call(self, fit: str, i: int, version: int | None, name: str, given: Request) -> Any:
-        """Call the method ``name`` of part i of a fit with the arguments ``given``, and return its reply.
+        """Call the method ``name`` of part i of a fit with the arguments ``given``, and return the part's reply.
 
-        Return :class:`Lost` if this worker does not hold the part, or if the part has answered another number of
-        requests than ``version``. If ``version`` is None, the request begins a new problem, so the part may have
-        answered any number of requests.
+        version: number of requests that the part has answered so far, by the caller's count. None if the request begins
+        a new problem: the part may then have answered any number of requests.
+
+        Return :class:`Lost` if this worker does not hold the part, or if the part's own count differs from ``version``.
         """
         return in_thread(_call_part, fit, i, version, name, given)
 
@@ -295,7 +307,8 @@ def checked(X: Any) -> Data:
 def typed(chunk: Any) -> Any:
     """Convert an array of Python objects to a pandas object with inferred dtypes. Return other chunks unchanged.
 
-    Columns of pandas' nullable dtypes, such as "Int64", come as such arrays, since NumPy has no nullable dtypes.
+    NumPy has no nullable dtypes. A pandas column of a nullable dtype, such as "Int64", therefore becomes an array of
+    Python objects in NumPy.
     """
     if not isinstance(chunk, np.ndarray) or chunk.dtype.kind != "O" or chunk.ndim not in (1, 2):
         return chunk
@@ -315,9 +328,9 @@ def values(chunk: Any, name: str) -> NDArray[Any]:
 
 
 def describe(X: Data) -> ChunkInfo:
-    """Return the shape of a chunk X (n, d), whether X is sparse, and the mean of all its values.
+    """Return the shape of a chunk X (n, d), whether X is sparse, and statistics of all values of X.
 
-    The result also has the sum of the squared deviations of all values from this mean.
+    The statistics are the mean, and the sum of the squared deviations from the mean.
     """
     cells = X.shape[0] * X.shape[1]
     mean = float(X.sum(dtype=np.float64)) / max(1, cells)
@@ -330,7 +343,8 @@ def take(
 ) -> tuple[Data, NDArray[np.intp]]:
     """Return the selected rows of the chunk X, and the indices of the selected rows in X.
 
-    ``indices`` selects among all rows of X, or, if ``weighted`` is true, among the rows with positive weight.
+    indices: numbers of the selected rows.
+    weighted: whether ``indices`` count only the rows with positive weight.
     """
     if weighted and weights is not None:
         indices = np.flatnonzero(checks.read_weights(weights, X) > 0)[indices]
@@ -338,10 +352,10 @@ def take(
 
 
 def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int | str | None) -> tuple[Plan, str, str]:
-    """Choose the layout for rows like X (n, d) on this worker's device.
+    """Choose the layout, the storage format of rows on this worker's device, for the rows of a chunk X (n, d).
 
-    Return the layout plan, the most precise dtype of the device, and the name of the device. Raises ValueError if the
-    kernel function is not defined for these rows.
+    Return the layout, the most precise dtype of the device, and the name of the device. Raises ValueError if the kernel
+    function is not defined for the rows of X.
     """
     checks.check_values(kernel, X)
     with Stream(device, memory_limit) as stream:
@@ -350,17 +364,22 @@ def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int 
 
 
 def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
-    """Return the extremes of the norms and absolute entries of a chunk's rows X (n, d), laid out by ``plan``.
+    """Return sizes of a chunk's rows X (n, d), such as their largest squared norm.
 
-    They bound the rounding errors of kernel values.
+    Rounding errors of kernel values are bounded from these sizes.
+
+    plan: storage format of the rows on the device.
     """
     return measures(kernel, X, plan).extent
 
 
 def slope_at(loss: str, output: int, at: float, y: Any, weights: Any) -> float:
-    """Return sum_i w_i l'(at, y_i) over a chunk's rows i: the slope of the loss if all predictions are ``at``.
+    """Return the derivative of a chunk's loss with respect to a constant prediction f for all rows, at f = ``at``.
 
-    l is the loss with the name ``loss``, and w_i are the weights. ``output`` is the column of the targets y to use.
+    The derivative is sum_i w_i dl/df(at, y_i), for the loss l with the name ``loss``, and the weights w_i and targets
+    y_i of the rows i.
+
+    output: the column of the targets y to use.
     """
     numbers, w = Numbers().encoded(y, weights)
     return float(w @ LOSSES[loss].derivative(np.full_like(numbers[output], at), numbers[output]))
@@ -376,19 +395,22 @@ def named(X: Any, columns: Any) -> Any:
 
 
 def predicted(X: Any, estimator: Any, name: str) -> Any:
-    """Call the prediction method ``name`` of an estimator for a chunk of rows, an array or a data frame.
+    """Call the prediction method ``name`` of an estimator for a chunk X of rows, and return the predictions.
 
-    The result for an empty chunk is empty, with the dtype and dimensions of other chunks' predictions.
+    X is an array or a data frame. For an empty chunk, the result is empty, with the dtype and dimensions of the
+    predictions for other chunks.
     """
     some = typed(X) if X.shape[0] else sample(estimator, X.shape[1], getattr(X, "columns", None))
     return in_thread(getattr(estimator, name), some)[: X.shape[0]]
 
 
 def sample(estimator: Any, d: int, columns: Any) -> Any:
-    """Return one row of d features for which the estimator can predict: a support vector, or zeros if there is none.
+    """Return one row of d features for which the estimator can predict.
 
-    A prediction for this row has the dtype and dimensions of all predictions. ``columns`` are the names of the row's
-    columns, or None.
+    The row is a support vector, or zeros if there is none. The prediction for this row shows the dtype and dimensions
+    of all predictions.
+
+    columns: names of the row's columns, or None.
     """
     rows = getattr(estimator, "support_vectors_", None)
     if not isinstance(rows, np.ndarray) or not len(rows) or rows.shape[1] != d:
@@ -397,9 +419,9 @@ def sample(estimator: Any, d: int, columns: Any) -> Any:
 
 
 def share(device: Any, workers: int) -> int:
-    """Return the memory limit in bytes of a worker, if ``workers`` workers divide the memory of each device.
+    """Return the memory limit of one worker, in bytes, if ``workers`` workers divide the memory of each device.
 
-    The device with the least memory decides the limit, which is the same for all devices.
+    The device with the least memory decides the limit. The same limit holds for all devices.
     """
     limits = []
     for one in device_list(device):

@@ -1,4 +1,7 @@
-"""Search parameter grids with cross-validation, sharing kernel values and solutions between folds and candidates."""
+"""Search parameter grids with cross-validation.
+
+Fits to different folds, and fits with different parameters, share kernel values and start from earlier solutions.
+"""
 
 from __future__ import annotations
 

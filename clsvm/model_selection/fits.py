@@ -1,8 +1,8 @@
 """Run the fits of a grid search, one for each candidate and fold, and keep their results.
 
-A candidate is one choice of parameter values. :class:`Fits` groups the fits that can share kernel values or solutions
-(:class:`Group`), gives the groups to the estimator's devices, and writes checkpoints. The subclasses in folds.py run a
-group with shared work. For a fit that cannot share work, the estimator's own ``fit`` is called.
+A candidate is one choice of parameter values from the grid. :class:`Fits` collects the fits that can share kernel
+values or solutions in groups (:class:`Group`), gives the groups to the estimator's devices, and writes checkpoints. The
+subclasses in folds.py run a group with shared work. If a fit cannot share work, the estimator's own ``fit`` is called.
 """
 
 from __future__ import annotations
@@ -37,27 +37,28 @@ Rows = NDArray[np.intp]
 JobId = tuple[int, int]  # (number of the candidate, number of the fold): identifies a fit
 UNSHARED: tuple[Any, ...] = ()  # value of Fits.key for a fit that shares no work with other fits
 _WRITE_EVERY = 10.0  # minimum seconds between two writes of a checkpoint
-# If the shared work of several fits raises an error in FIT_ERRORS, the estimator's own ``fit`` is called for each fit.
+# If work that fits of a search share raises one of these errors, each fit calls its estimator's ``fit`` instead.
 FIT_ERRORS = (ValueError, TypeError, NotImplementedError, MemoryError, ClsvmError)
 
 
 @dataclass(frozen=True)
 class FoldResult:
-    """Hold the result of a fit to a fold's training rows: decision values of the test rows and perhaps other rows.
+    """Hold the result of a fit to a fold's training rows: decision values of the test rows, and perhaps of other rows.
 
     Attributes
     ----------
     values
-        decision values, (rows,) for one dual problem or output, else (rows, problems), in ascending order of rows.
+        decision values in ascending order of rows: (rows,) for a single dual problem or output, else (rows, problems).
     seconds
         wall time of the fit.
     converged
         whether the solve converged.
     offsets
-        offsets rho (problems,) that are already subtracted in ``values``; not used for Falkon models.
+        offsets rho (problems,) of the decision functions. ``values`` already has them subtracted. Empty for Falkon
+        models.
     predicted
-        predicted classes (rows,), or None if they are to be computed from ``values``. If they are given, ``values`` is
-        the result of decision_function.
+        predicted classes (rows,), or None. If they are given, ``values`` is the result of decision_function. If None,
+        the classes are computed from ``values`` when they are needed.
     """
 
     values: Vector
@@ -71,9 +72,9 @@ Results = dict[JobId, FoldResult | Exception]
 
 
 class Job(NamedTuple):
-    """Describe one fit of the search: the numbers of its candidate and fold, and the estimator to fit.
+    """Describe one fit of a grid search: the numbers of its candidate and fold, and the estimator to fit.
 
-    The estimator has the candidate's parameters.
+    A candidate is one choice of parameter values. The estimator has the candidate's parameter values.
     """
 
     candidate: int
@@ -82,12 +83,15 @@ class Job(NamedTuple):
 
     @property
     def id(self) -> JobId:
-        """Return the numbers of candidate and fold: the key of this fit's result in ``Fits.results``."""
+        """Return the numbers of candidate and fold, which are the key of the fit's result in ``Fits.results``."""
         return self.candidate, self.fold
 
 
 class Group(NamedTuple):
-    """Hold the fits ``jobs`` with an equal ``key``. The fits share work, unless the key is UNSHARED."""
+    """Hold the fits ``jobs`` of a grid search that have the same ``key``. The fits share work, such as kernel values.
+
+    A fit that shares no work is alone in its group, with the key UNSHARED.
+    """
 
     key: tuple[Any, ...]
     jobs: list[Job]
@@ -96,7 +100,8 @@ class Group(NamedTuple):
 class Fits:
     """Hold all fits of a grid search and their results. :meth:`run` runs the fits.
 
-    A subclass implements :meth:`key` and :meth:`run_shared` for its estimators.
+    A candidate is one choice of parameter values. Each candidate has one fit for each fold. A subclass implements
+    :meth:`key` and :meth:`run_shared` for its estimators.
 
     Attributes
     ----------
@@ -115,7 +120,7 @@ class Fits:
     stored_rows
         for each fold, the numbers of the rows whose decision values are stored.
     results
-        (candidate, fold) -> result of the fit, or the exception that it raised.
+        dictionary from (candidate, fold) to the result of the fit, or to the exception that the fit raised.
     rows
         X as a contiguous array or CSR matrix, which solvers read.
     n
@@ -143,21 +148,24 @@ class Fits:
         self.n = _num_samples(X)
 
     def key(self, job: Job) -> tuple[Any, ...]:
-        """Return a key for a fit. Fits with equal keys can share work.
+        """Return a key for a fit. Fits with equal keys can share work, such as kernel values.
 
-        Raises an error of FIT_ERRORS if the fit cannot share work.
+        Raises an error of a type in FIT_ERRORS if the fit cannot share work.
         """
         raise NotImplementedError
 
     def run_shared(self, group: Group) -> Iterator[None]:
-        """Run the fits of a group with shared work, and yield whenever one or several fits are done.
+        """Run the fits of a group with shared work, such as kernel values. Yield whenever one or several fits are done.
 
-        A fit that turns out to need the estimator's own ``fit`` gets no result.
+        If a fit cannot share work after all, it gets no result, and the caller calls the estimator's own ``fit``.
         """
         raise NotImplementedError
 
     def decoder(self, estimator: Any, fold: int) -> Decoder:
-        """Return the decoder that turns decision values of an estimator fitted to this fold into predictions."""
+        """Return the decoder: an object that computes predictions from decision values.
+
+        The decoder is for an estimator that was fitted to the training rows of ``fold``.
+        """
         return estimator._decoder(*self.targets(fold))
 
     def options(self, estimator: Any) -> Any:
@@ -166,7 +174,10 @@ class Fits:
         return estimator._options()
 
     def without_data(self) -> Self:
-        """Return a copy of this object for other processes, without results and without data that X and y determine."""
+        """Return a copy of this object for other processes. The copy has X and y, but no results.
+
+        The copy also lacks data that the other process can compute from X and y.
+        """
         stripped = copy.copy(self)
         stripped.results, stripped.rows, stripped._targets = {}, None, {}
         return stripped
@@ -177,8 +188,8 @@ class Fits:
     def _rows_to_store(self, train: Rows, trained_too: bool) -> Rows:
         """Return the numbers of the rows whose decision values are stored, for a fit to the rows ``train``.
 
-        These are the test rows of all folds whose training rows are ``train``, and ``train`` itself if ``trained_too``
-        is true.
+        The rows are the test rows of all folds whose training rows are ``train``. If ``trained_too`` is true, the
+        training rows are included.
         """
         tests = [test for rows, test in self.splits if np.array_equal(rows, train)]
         return np.unique(np.concatenate([*tests, train] if trained_too else tests))
@@ -186,9 +197,10 @@ class Fits:
     def run(self, checkpoint: Any, show_progress: bool) -> None:
         """Run all fits that have no result yet.
 
-        An exception of a fit is stored as its result, for scikit-learn's error_score. ``checkpoint`` is the path of a
-        file from which results are read and to which they are written, or None. ``show_progress`` says whether to show
-        progress on stderr.
+        If a fit raises an exception, the exception is stored as the result, for scikit-learn's error_score.
+
+        checkpoint: path of a file, or None. Results are read from the file at the start, and written to the file.
+        show_progress: whether to show progress on stderr.
         """
         file, digest = None if checkpoint is None else Path(checkpoint), ""
         self.keep_pairs = file is not None
@@ -213,11 +225,11 @@ class Fits:
                 self._write(file, digest)
 
     def _run_all(self) -> Generator[None]:
-        """Run, on this computer, all fits that have no result yet. Yield whenever a fit is done."""
+        """Run all fits that have no result yet on this computer. Yield whenever one or several fits are done."""
         yield from self._run_groups(self._groups())
 
     def _run_groups(self, groups: list[Group]) -> Generator[None]:
-        """Run groups of fits on the estimator's devices, and yield whenever a fit is done."""
+        """Run groups of fits on the estimator's devices, and yield whenever one or several fits are done."""
 
         def work(device: Any, pieces: Iterator[Group]) -> Generator[None]:
             for group in pieces:
@@ -228,11 +240,14 @@ class Fits:
         yield from run_pieces(devices, _pieces(groups, len(devices)), work)
 
     def pieces(self, workers: int) -> list[list[JobId]]:
-        """Divide the fits that have no result yet among workers. Each piece is a list of (candidate, fold)."""
+        """Divide the fits that have no result yet into pieces for a number of workers.
+
+        A piece is a list of (candidate, fold), one pair for each fit.
+        """
         return [[job.id for job in group.jobs] for group in _pieces(self._groups(), workers)]
 
     def run_jobs(self, indices: Sequence[JobId]) -> Results:
-        """Run the fits with these numbers (candidate, fold), and return their results."""
+        """Run the fits given by their pairs (candidate, fold), and return their results."""
         copied = copy.copy(self)
         copied.results = {}
         with _without_convergence_warnings():
@@ -241,16 +256,19 @@ class Fits:
         return copied.results
 
     def _with_device(self, job: Job, device: Any) -> Job:
-        """Return a copy of the job whose estimator uses ``device``; the job itself if the grid sets the device."""
+        """Return a copy of ``job``, one fit of the search, with an estimator that uses ``device``.
+
+        If the grid varies the parameter "device", return ``job`` unchanged.
+        """
         if "device" in self.candidates[job.candidate]:
             return job
         return job._replace(estimator=clone(job.estimator).set_params(device=device))
 
     def _run_group(self, group: Group) -> Iterator[None]:
-        """Run the fits of a group with shared work. Then call the estimator's own ``fit`` where a result is missing.
+        """Run the fits of a group with shared work. Then call the estimator's own ``fit`` for each missing result.
 
-        Yield whenever a fit is done. If the shared work raised an error but then a call of ``fit`` succeeds, warn with
-        the error's message.
+        Yield whenever one or several fits are done. If the shared work raised an error, and a call of ``fit`` then
+        succeeds, warn with the error's message.
         """
         reason = ""
         try:
@@ -262,16 +280,16 @@ class Fits:
             if job.id not in self.results:
                 found = self.results[job.id] = self._fit_alone(job)
                 if reason and isinstance(found, FoldResult):
-                    warn(f"fits that could share their work are done one by one: {reason}", RuntimeWarning)
+                    warn(f"fits that share work failed together, and are now done one by one: {reason}", RuntimeWarning)
                     reason = ""
                 yield
 
     def _groups(self, only: Sequence[JobId] | None = None) -> list[Group]:
-        """Return the fits that have no result yet, in groups of fits with an equal :meth:`key`, which share work.
+        """Return the fits that have no result yet, in groups of fits that share work. Fits of a group have equal keys.
 
-        Fits that share no work come last, each in a group of its own.
+        A fit that shares no work has a group of its own. Groups of such single fits come last.
 
-        ``only`` lists the numbers (candidate, fold) of the fits to return; None means all fits.
+        only: the pairs (candidate, fold) of the fits to return; None for all fits.
         """
         groups: list[Group] = []
         for candidate, values in enumerate(self.candidates):
@@ -289,15 +307,15 @@ class Fits:
         return sorted(groups, key=lambda group: group.key == UNSHARED)
 
     def shareable(self, job: Job) -> bool:
-        """Return whether a fit can share work: its training set repeats no row, and warm_start is off."""
+        """Return whether a fit can share work. A fit cannot if its training set repeats a row, or with warm_start."""
         train = self.splits[job.fold][0]
         return len(np.unique(train)) == len(train) and not job.estimator.warm_start
 
     def targets(self, fold: int) -> tuple[Any, Any]:
         """Return y and the sample weights of a fold's training rows. The weights are 1 if none were given.
 
-        Labels are returned with the indices of their classes (:class:`checks.Labels`). Raises ValueError for labels of
-        fewer than two classes.
+        For a classifier, y is returned as :class:`checks.Labels`, which has the class index of each row. Raises
+        ValueError for labels of fewer than two classes.
         """
         if fold not in self._targets:
             train = self.splits[fold][0]
@@ -324,10 +342,10 @@ class Fits:
             return error
 
     def reduced(self, found: FoldResult, decoder: Decoder) -> FoldResult:
-        """Replace the decision values of pairs of classes in ``found``, which saves memory, and return the result.
+        """Return the result ``found`` of a fit in less memory, without a decision value for each pair of classes.
 
-        The predicted classes and the result of decision_function take their place. If the fit has no problem for each
-        pair of classes, or if ``keep_pairs`` is set, return ``found`` unchanged.
+        The predicted classes and the result of decision_function replace the decision values of the pairs. Return
+        ``found`` unchanged if ``keep_pairs`` is set, or if the fit does not solve one problem for each pair of classes.
         """
         if self.keep_pairs or not decoder.of_pairs:
             return found
@@ -365,9 +383,10 @@ class Fits:
 
 
 def _without_convergence_warnings() -> warnings.catch_warnings[None]:
-    """Silence warnings of fits that did not converge, because the search itself warns with their number.
+    """Silence warnings of fits that did not converge. The search itself warns with the number of such fits.
 
-    Warning filters belong to the process, so only the thread that waits for all others may call this function.
+    Warning filters hold for all threads of the process. Only the thread that waits for all other threads may therefore
+    call this function.
     """
     return warnings.catch_warnings(action="ignore", category=ConvergenceWarning)
 
@@ -375,7 +394,8 @@ def _without_convergence_warnings() -> warnings.catch_warnings[None]:
 def _pieces(groups: list[Group], workers: int) -> list[Group]:
     """Return groups of fits for a number of workers. If there are fewer groups than workers, split groups by folds.
 
-    Each part of a split group computes its own kernel values, so groups are split only if a worker would get no group.
+    Fits in a group share kernel values. After a split, each part computes these kernel values again. Groups are
+    therefore split only if a worker would get no group.
     """
     parts, pieces = -(-workers // max(1, sum(group.key != UNSHARED for group in groups))), []
     for group in groups:

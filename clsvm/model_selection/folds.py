@@ -1,12 +1,13 @@
 """Run the fits of a grid search with shared kernel values: :class:`Folds` for SVMs, :class:`NystromFolds` for Falkon.
 
 SVMs     All fits with one kernel function share the rows of the kernel matrix K on the device. The dual problem of a
-         fold is over all n rows, with bounds lo = hi = 0 for the coefficients of rows outside its training set. Each
-         solve starts from the solution of a similar fit. With coefficients b and linear term q, the solver keeps the
-         gradient f = K b + q for all rows. Decision values of test rows therefore need no further work.
-Falkon   All folds are outputs of one problem over all n rows, with weight 0 for the rows outside a training set. Each
-         kernel value between a row and an inducing point is computed once for all folds. One preconditioner from a
-         sample of all rows serves all folds.
+         fold is over all n rows of the search, with the coefficients b and the linear term q. For rows outside the
+         fold's training set, the bounds of the coefficients are 0. Each solve starts from the solution of a similar
+         fit. The solver keeps the gradient f = K b + q for all rows. The decision values of the test rows are f - q
+         minus an offset, so they need no further kernel values.
+Falkon   All folds are outputs of one problem over all n rows of the search. Rows outside a fold's training set have
+         weight 0 in the fold's output. Each kernel value between a row and an inducing point is computed once for all
+         folds. One preconditioner, made from a sample of all rows, serves all folds.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from clsvm.solvers.result import Result
 from clsvm.tasks import TASKS
 
 Vector = NDArray[np.float64]
-# Largest total size in bytes of the solutions that are kept to start other fits from.
+# Most bytes of the solutions that a search keeps as starting points of later fits.
 MAX_START_BYTES = 256 << 20
 EQUAL = 1e-12  # two coefficients count as equal if they differ by less than this share of their size
 MAX_OUTPUTS = 64  # most outputs of a problem that joins Falkon fits; with more, sharing kernel values saves little
-# A Falkon solve has ARRAYS arrays (outputs, n), which may take MAX_HOST_BYTES bytes of the host's memory together.
+# A Falkon solve has ARRAYS host arrays (outputs, rows). All folds solved at a time may take MAX_HOST_BYTES bytes.
 MAX_HOST_BYTES, ARRAYS = 1 << 30, 12
 
 
 class Folds(Fits):
-    """Hold all fits of a grid search over SVMs. Fits that share work have one kernel function and one device."""
+    """Hold all fits of a grid search over SVMs. Fits with the same kernel function and device share kernel values."""
 
     def key(self, job: Job) -> tuple[Any, ...]:
         estimator, options = job.estimator, self.options(job.estimator)
@@ -61,7 +62,7 @@ class Folds(Fits):
         return self._kernel(job), getattr(estimator, "bias", True), *limit
 
     def _kernel(self, job: Job) -> Any:
-        """Return the kernel function of a fit. The parameter gamma="scale" depends on the fold's training rows."""
+        """Return the kernel function of a fit. For gamma="scale", it depends on the fold's training rows."""
         estimator = job.estimator
         if estimator._precomputed or estimator._user_kernel:
             return estimator.kernel
@@ -69,13 +70,13 @@ class Folds(Fits):
         return estimator._kernel(self.rows[self.splits[job.fold][0]] if by_rows else self.rows)
 
     def run_shared(self, group: Group) -> Iterator[None]:
-        """Run the fits of a group, one fold after another, with one copy of all rows on the device."""
+        """Run the fits of a group, one fold after another. All fits use one copy of the search's rows on the device."""
         first, known = group.jobs[0].estimator, group.key[0]
         options = self.options(first)
         rows, kernel = first._solver_rows(self.rows, known if isinstance(known, Kernel) else None)
         with Stream(options.device, options.memory_limit) as stream:
             prepared: PreparedFit | None = None
-            last: dict[int, list[FoldSolution]] = {}  # candidate -> solutions for the last fold that was solved
+            last: dict[int, list[FoldSolution]] = {}  # by candidate: solutions for the last fold that was solved
             solved: list[FoldSolution] = []
             for job in sorted(group.jobs, key=_order):
                 began, subproblems = perf_counter(), self._subproblems(job, stream)
@@ -87,7 +88,7 @@ class Folds(Fits):
                 if not solved:
                     continue
                 last.pop(job.candidate, None)
-                # Each solution has 5 arrays of the same size: lo, hi, q, b and f.
+                # A solution has 5 arrays of one size: bounds lo and hi, linear term q, coefficients b and gradient f.
                 if (len(last) + 1) * sum(5 * one.problem.q.nbytes for one in solved) <= MAX_START_BYTES:
                     last[job.candidate] = solved
                 values, offsets = zip(*(one.decision_values(job.estimator) for one in solved), strict=True)
@@ -99,10 +100,10 @@ class Folds(Fits):
                 yield
 
     def _subproblems(self, job: Job, stream: Stream) -> list[Subproblem]:
-        """Return the dual problems of a fit, or an empty list if the estimator's own ``fit`` is to be called.
+        """Return the dual problems of a fit. An empty list means that the estimator's own ``fit`` is to be called.
 
-        The list is empty if the targets are invalid, or if several dual problems are small enough to be solved in one
-        batch.
+        The list is empty in two cases: the targets are invalid, or the fit has several small dual problems. The
+        estimator's own ``fit`` solves small problems in one batch.
         """
         try:
             subproblems = job.estimator._formulate(*self.targets(job.fold))
@@ -114,12 +115,13 @@ class Folds(Fits):
     def _solve_fits(
         self, job: Job, subproblems: list[Subproblem], prepared: PreparedFit, before: list[FoldSolution]
     ) -> list[FoldSolution]:
-        """Solve the dual problems ``subproblems`` of a fit over all n rows, and return their solutions.
+        """Solve the dual problems ``subproblems`` of a fit, extended to all n rows of the search. Return the solutions.
 
-        Each solve starts from ``before``, the solutions of a similar fit, if there are any. If rounding of kernel
-        values could move a decision value by more than DECISION_ERROR, the solution is checked in float64. The solve
-        continues if the check fails. Return an empty list if a solve stalls or the dtype is too coarse. The search then
-        calls the estimator's own ``fit``.
+        before: solutions of a similar fit, from which the solves start; empty if there is no such fit.
+
+        If rounding of kernel values could change a decision value by more than DECISION_ERROR, the solution is checked
+        in float64. The solve continues if the check fails. Return an empty list if a solve stalls, or if the dtype is
+        too coarse for the tolerance. The search then calls the estimator's own ``fit``.
         """
         estimator, began = job.estimator, perf_counter()
         options, copies = self.options(estimator), TASKS[estimator._task].copies
@@ -144,7 +146,7 @@ class Folds(Fits):
 
 
 class FoldSolution(NamedTuple):
-    """Hold a fold's dual problem over all n rows of the search, and its solution.
+    """Hold a dual problem over all n rows of the search, for one fold, and the problem's solution.
 
     Rows outside the fold's training set have coefficients 0.
     """
@@ -153,18 +155,18 @@ class FoldSolution(NamedTuple):
     solution: Result
 
     def start(self, problem: Problem) -> dict[str, Any]:
-        """Return settings with which the solver starts on ``problem`` from this solution.
+        """Return settings of the solver, with which a solve of ``problem`` starts from this solution.
 
         ``problem`` has other bounds or other training rows than the problem of this solution.
 
-        Free coefficients are scaled by the ratio of the bounds, and bounded coefficients move to the new bound. A row
-        that is new in ``problem`` starts at lo, at hi or at 0, according to its gradient f. If the equality
-        constraint of ``problem`` requires another sum than these coefficients have, coefficients of the rows nearest to
-        the margin are changed.
+        A coefficient between its bounds is scaled by the ratio of the new and the old bounds. A coefficient at a bound
+        moves to the new bound. For a row that is new in ``problem``, the gradient f of the dual objective decides
+        whether the coefficient starts at its lower bound, its upper bound or 0. The equality constraint of ``problem``
+        may require another sum of the coefficients. If so, coefficients of rows nearest to the margin are changed.
 
-        The setting ``start`` has the coefficients to start from. The setting ``known_gradient`` has scaled coefficients
-        of this solution, and the gradient f for them. The solver updates this f by one row of K for each coefficient
-        that differs between the two settings.
+        The setting ``start`` has the coefficients to start from. The setting ``known_gradient`` has the scaled
+        coefficients of this solution, and the gradient f for them. To get f for ``start``, the solver computes one row
+        of the kernel matrix for each coefficient that differs between the two settings.
         """
         old, found = self.problem, self.solution
         responses, ratio = found.f - old.q, old.ratio(problem)
@@ -177,17 +179,18 @@ class FoldSolution(NamedTuple):
         return {"start": b, "known_gradient": (similar, responses * ratio + problem.q)}
 
     def certified(self, prepared: PreparedFit, stored_rows: Rows, settings: dict[str, Any]) -> FoldSolution:
-        """Return this solution if it is within tol by float64 kernel values, else the result of a longer solve.
+        """Check this solution with float64 kernel values. Return the solution, or a better one if the check fails.
 
-        In both cases the gradients f come from float64 kernel values for the rows ``stored_rows``, whose decision
-        values the search keeps. ``settings`` are for the longer solve.
+        The check fails if the KKT violation exceeds the tolerance. The solve then continues with ``settings``. In both
+        cases the returned gradient is computed from float64 kernel values for the rows ``stored_rows``, whose decision
+        values the search keeps.
         """
         problem, found, exact = self.problem, self.solution, prepared.settings.exact
         assert exact
         b, f = found.b, found.f.copy()
         rows = certificate.rows_to_check(problem, b, f, np.full(problem.n, found.error_bound), settings["tol"])
         rows[stored_rows] = True
-        # In float64, rounding in the updates of f can be as large as ``error_bound``, which leaves it out.
+        # In float64, rounding in updates of f may be as large as ``error_bound``, which omits it. So check all rows.
         rows |= found.dtype == "float64"
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
         optimality = certificate.of(problem, b, f)
@@ -201,14 +204,15 @@ class FoldSolution(NamedTuple):
         return FoldSolution(problem, replace(solution, f=new_f))
 
     def decision_error(self, estimator: Machine) -> float:
-        """Return a bound of the error in decision values that comes from rounding of kernel values."""
+        """Return a bound of the errors of decision values that rounding of kernel values causes."""
         bound, _ = estimator._scaled(np.array([[self.solution.error_bound]]), self.solution.rho)
         return float(bound[0, 0])
 
     def decision_values(self, estimator: Machine) -> tuple[Vector, float]:
-        """Return the decision values (n,) of all rows, and the offset rho that was subtracted to obtain them.
+        """Return the decision values (n,) of all rows, and the offset rho of the decision function.
 
-        Values are rounded to 10 decimals, so that equal rows have equal values in spite of rounding errors.
+        rho is already subtracted in the decision values. The decision values are rounded to 10 decimals, so that equal
+        rows have equal values in spite of rounding errors.
         """
         estimator._check_margins(self.solution.rho, [self.problem])
         values, rho = estimator._scaled(self.solution.f - self.problem.q, self.solution.rho)
@@ -216,14 +220,15 @@ class FoldSolution(NamedTuple):
 
 
 def _order(job: Job) -> list[float]:
-    """Return the sort key of a fit: its fold, then nu, C and epsilon. Fits with smaller C come first."""
+    """Return the key by which fits are sorted: the fold, then the parameters nu, C and epsilon, smaller ones first."""
     return [job.fold, *(getattr(job.estimator, name, 0.0) for name in ("nu", "C", "epsilon"))]
 
 
 def _solve_settings(options: Options, spent: float, steps: int = 0) -> dict[str, Any]:
-    """Return the settings of one solve: no check in float64, and no values that only a report needs.
+    """Return the settings of one solve, without a check in float64, and without values that only a report needs.
 
-    ``spent`` are the seconds, and ``steps`` the iterations, that earlier solves used of max_time and max_iter.
+    spent: seconds that earlier solves of the same fit used of max_time.
+    steps: iterations that earlier solves of the same problem used of max_iter.
     """
     left = None if options.max_time is None else options.max_time - spent
     most = options.max_iter if options.max_iter < 0 else max(0, options.max_iter - steps)
@@ -239,7 +244,7 @@ class NystromFolds(Fits):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        # maps a candidate to its kernel function and a hash of the parameters by which its inducing points are chosen
+        # For each number of a candidate: the kernel function, and a hash of the parameters that select inducing points.
         self._kernels: dict[int, tuple[Any, str]] = {}
 
     def key(self, job: Job) -> tuple[Any, ...]:
@@ -267,7 +272,7 @@ class NystromFolds(Fits):
         parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, outputs // k))
         with prepared.lay_out(options, dtypes[0], k * len(parts[0])):
             prepared.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))
-            last: dict[int, Vector] = {}  # fold -> coefficients (k, m)
+            last: dict[int, Vector] = {}  # by fold: coefficients (k, m) of the last fit
             for part in parts:
                 self._solve_fits(part, prepared, last)
                 yield
@@ -275,9 +280,12 @@ class NystromFolds(Fits):
     def _solve_fits(self, part: list[Job], prepared: nystrom.Rows, last: dict[int, Vector]) -> None:
         """Solve several fits as the outputs of one problem, and store their results.
 
-        ``last`` maps a fold to the coefficients (k, m) of its last fit, from which the solve starts. If the solve
-        stalls and the device has a more precise dtype, store no results. The search then calls the estimator's own
-        ``fit``.
+        part: the fits to solve.
+        prepared: the rows of the search on the device.
+        last: dictionary from a fold to the coefficients (k, m) of the fold's last fit, from which the solve starts.
+
+        If the solve stalls and the device has a more precise dtype, store no results. The search then calls the
+        estimator's own ``fit``.
         """
         began, estimator, folds = perf_counter(), part[0].estimator, [job.fold for job in part]
         start = np.concatenate([last[fold] for fold in folds]) if last.keys() >= {*folds} else None
@@ -297,9 +305,9 @@ class NystromFolds(Fits):
             self.results[job.id] = FoldResult(values, seconds, found.status.converged)
 
     def _task(self, part: list[Job]) -> Task:
-        """Return one optimization problem whose outputs are those of several fits.
+        """Return one optimization problem that has the outputs of several fits.
 
-        The problem's row weights are (n,) for a single fit, else (outputs, n).
+        The problem's row weights have the shape (n,) for a single fit, else (outputs, n).
         """
         tasks = [self._of_fold(job) for job in part]
         if len(tasks) == 1:
@@ -310,7 +318,10 @@ class NystromFolds(Fits):
         return replace(tasks[0], y=y, weights=weights, offset=offset, largest=largest)
 
     def _of_fold(self, job: Job) -> Task:
-        """Return the optimization problem of a fit over all n rows, with weight 0 outside its training set."""
+        """Return the optimization problem of a fit over all n rows of the search.
+
+        Rows outside the fit's training set have weight 0.
+        """
         train = self.splits[job.fold][0]
         task = job.estimator._problem(job.estimator._formulate(*self.targets(job.fold)))
         y, weights = np.zeros((len(task.y), self.n)), np.zeros(self.n)
@@ -319,9 +330,10 @@ class NystromFolds(Fits):
 
 
 def _parts(jobs: list[Job], most: int) -> list[list[Job]]:
-    """Divide the fits of each candidate into parts of one size, at most ``most`` fits.
+    """Divide the fits of each candidate into parts of equal size, at most ``most`` fits.
 
-    A part with too few fits is filled with copies of its last fit. Candidates with a larger penalty come first.
+    The fits of a part are solved together. A candidate is one choice of parameter values. If too few fits are left for
+    a part, copies of the last fit fill the part. Candidates with a larger penalty come first.
     """
     by_candidate = [list(same) for _, same in groupby(jobs, key=lambda job: job.candidate)]
     fullest = max(map(len, by_candidate))

@@ -1,10 +1,10 @@
-"""Search a parameter grid with cross-validation, as scikit-learn's GridSearchCV does, with fits that share their work.
+"""Search a parameter grid with cross-validation, as scikit-learn's GridSearchCV does, but share work between the fits.
 
 :class:`SVCSearchCV` is for SVMs, :class:`FalkonSearchCV` for Nyström kernel machines. A search has three steps:
 
 1. Split the rows into folds, and run all fits (fits.py, folds.py). The results are decision values.
-2. Run scikit-learn's own search to compute the scores. Its estimator :class:`LookupEstimator` looks up the results.
-3. Copy the attributes of scikit-learn's search, and refit the best estimator to all rows (:func:`copy_attributes`).
+2. Let scikit-learn's GridSearchCV compute the scores. In place of fits, :class:`LookupEstimator` looks up the results.
+3. Copy the attributes of this GridSearchCV, and refit the best estimator to all rows (:func:`copy_attributes`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from clsvm.models.decoder import logistic
 
 
 class _SearchCV(GridSearchCV):
-    """Search a parameter grid by fits that share their work. This is the base class of both searches.
+    """Search a parameter grid by fits that share kernel values and solutions. This is the base class of both searches.
 
     Attributes
     ----------
@@ -71,14 +71,14 @@ class _SearchCV(GridSearchCV):
         set_parameters(self, locals())
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
-        """Search the grid with X and y, and refit the best estimator.
+        """Search the parameter grid with X and y, and refit the best estimator.
 
         Warns with ConvergenceWarning if fits to folds did not converge.
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d), or precomputed K (n, n)
-            Rows.
+        X : array-like or sparse matrix of shape (n, d), or kernel matrix (n, n)
+            Rows. A kernel matrix is for estimators with kernel="precomputed".
         y : array-like of shape (n,)
             Targets.
         **params
@@ -91,7 +91,7 @@ class _SearchCV(GridSearchCV):
         Raises
         ------
         TypeError
-            If the search is not for this class of estimators.
+            If the search does not support the estimator's class, or for unknown ``params``.
         ValueError
             If the estimator has a checkpoint, or if GridSearchCV or the estimator raises it for these data.
         CheckpointError
@@ -103,8 +103,8 @@ class _SearchCV(GridSearchCV):
         if self._needs_grid_search():
             if self.checkpoint is not None:
                 raise ValueError(
-                    "checkpoint is for fits that share work: expected an estimator of clsvm without steps before it, "
-                    "with no method overridden, and without callbacks on it or on the search, got "
+                    "checkpoint needs an estimator of clsvm outside of a Pipeline, with no method overridden, and "
+                    "without callbacks on it or on the search, got "
                     f"{type(self.estimator).__name__}{' with callbacks' * registered(self, self.estimator)}"
                 )
             return super().fit(X, y, **params)
@@ -131,7 +131,10 @@ class _SearchCV(GridSearchCV):
         return self
 
     def _set_fit_times(self, folds: Fits) -> None:
-        """Set the mean and deviation of the fits' times in cv_results_. Warn if fits did not converge."""
+        """Set the mean and standard deviation of each candidate's fit times in cv_results_.
+
+        Warns with ConvergenceWarning if fits did not converge.
+        """
         seconds = np.full((len(folds.candidates), len(folds.splits)), np.nan)
         fitted = {job_id: result for job_id, result in folds.results.items() if isinstance(result, FoldResult)}
         for job_id, result in fitted.items():
@@ -141,10 +144,10 @@ class _SearchCV(GridSearchCV):
             warn(f"{unconverged} of {seconds.size} fold fits did not converge", ConvergenceWarning)
 
     def _needs_grid_search(self) -> bool:
-        """Return whether scikit-learn's GridSearchCV has to run the fits, because they cannot share work.
+        """Return whether scikit-learn's GridSearchCV has to run the fits, because the fits cannot share work.
 
         Fits cannot share work for a Pipeline, with callbacks, or for a user's subclass that defines more than a
-        constructor. Return False for an estimator of another class, for which :meth:`fit` raises TypeError.
+        constructor. If the search does not support the estimator's class, return False: :meth:`fit` raises TypeError.
         """
         estimator = self.estimator
         if isinstance(estimator, Pipeline):
@@ -158,31 +161,31 @@ class _SearchCV(GridSearchCV):
 class SVCSearchCV(_SearchCV):
     """Search a parameter grid with cross-validation for support vector machines, faster than separate fits.
 
-    The search has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. All fits with the same
-    kernel function share kernel values and the rows on the device, and start from solutions of earlier fits.
+    The search has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. Fits with the same
+    kernel function share kernel values and the rows on the device. Each fit starts from the solution of an earlier fit.
 
     Parameters
     ----------
     estimator : estimator of clsvm, or pipeline
         SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a Pipeline that ends in one of them. OneClassSVM needs ``scoring``;
-        y may then be None. A Pipeline transforms each fold's rows differently, so GridSearchCV runs its fits.
-        GridSearchCV also runs fits with scikit-learn's callbacks. For both, ``checkpoint`` must be None. Fits share no
-        work if ``multi_class`` is "crammer_singer", or if they have more than two classes and few rows.
+        y may then be None. GridSearchCV runs the fits of a Pipeline, because a Pipeline transforms each fold's rows
+        differently. GridSearchCV also runs fits with scikit-learn's callbacks. In both cases, ``checkpoint`` must be
+        None. Fits share no work if ``multi_class`` is "crammer_singer", or for few rows of more than two classes.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose
         As in GridSearchCV. A scoring function gets row numbers in place of X, and a substitute estimator that predicts
         from row numbers. The substitute has no parameters such as C.
     n_jobs, pre_dispatch
         As in GridSearchCV if GridSearchCV runs the fits, else without effect.
     checkpoint : path or None
-        File of results. The search continues from this file if it exists. The file is written every few seconds, at
+        File of results. If the file exists, the search continues from it. The file is written every few seconds, at
         the end and on Ctrl-C. A checkpoint of another search raises CheckpointError.
 
     Notes
     -----
     A fit to a fold uses kernel values in ``dtype``, and stops at ``tol``. If rounding errors of the kernel values could
-    move a decision value by more than 0.005, the fit is checked in float64, and continues if ``tol`` is not reached. If
-    the fit stalls, the estimator's own ``fit`` is called for this fold. ``best_estimator_`` is always fitted by its own
-    ``fit``. Fit times in ``cv_results_`` are those of the solver alone.
+    move a decision value by more than 0.005, the solution is checked in float64. The fit continues if the solution
+    misses ``tol``. If the fit stalls, the estimator's own ``fit`` is called for this fold. ``best_estimator_`` is
+    always fitted by its own ``fit``. Fit times in ``cv_results_`` are those of the solver alone.
     """
 
     _estimator_class, _estimator_name, _folds = Machine, "one of clsvm's support vector machines", Folds
@@ -191,8 +194,8 @@ class SVCSearchCV(_SearchCV):
 class FalkonSearchCV(_SearchCV):
     """Search a parameter grid with cross-validation for Nyström kernel machines, faster than separate fits.
 
-    The search has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. All folds with the same
-    kernel function are fitted together, as outputs of one problem in which a fold's test rows have weight 0. A fit
+    The search has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. With the same parameter
+    values, all folds are fitted together, as outputs of one problem in which a fold's test rows have weight 0. A fit
     starts from the solution for the next larger penalty. Folds with a softmax loss are fitted one after another with
     the same kernel values.
 
@@ -200,23 +203,26 @@ class FalkonSearchCV(_SearchCV):
     ----------
     estimator : estimator of clsvm, or pipeline
         A Falkon estimator, or a Pipeline that ends in one. GridSearchCV runs the fits of a Pipeline, and fits with
-        scikit-learn's callbacks. For both, ``checkpoint`` must be None.
+        scikit-learn's callbacks. In both cases, ``checkpoint`` must be None.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose, n_jobs, pre_dispatch, checkpoint
         As in :class:`SVCSearchCV`.
 
     Notes
     -----
-    The inducing points of all folds are drawn once from all rows, and gamma="scale" uses the variance of all rows. So a
-    fit depends on the features of its test rows, but not on their targets. In GridSearchCV, a fit would use its
-    training rows alone. ``best_estimator_`` is fitted by its own ``fit``. Fits that were solved together have equal
-    shares of the time in ``cv_results_``.
+    The inducing points of all folds are drawn once from all rows, and gamma="scale" uses the variance of all rows. A
+    fit therefore depends on the features of its test rows. The targets of the test rows have no effect. In
+    GridSearchCV, a fit would use its training rows alone. ``best_estimator_`` is fitted by its own ``fit``. The time of
+    fits that were solved together is divided equally among them in ``cv_results_``.
     """
 
     _estimator_class, _estimator_name, _folds = Falkon, "one of clsvm's Falkon estimators", NystromFolds
 
 
 def copy_attributes(search: GridSearchCV, result: GridSearchCV, X: Any, y: Any, **params: Any) -> None:
-    """Copy the attributes of the fitted search ``result`` to ``search``, and refit the best estimator to X (n, d)."""
+    """Copy the attributes of the fitted search ``result`` to ``search``.
+
+    If ``search.refit`` is set, fit the best estimator to all rows X (n, d) and targets y.
+    """
     for name, value in vars(result).items():
         if name.endswith("_") and not name.startswith("_"):
             setattr(search, name, value)
@@ -232,10 +238,11 @@ def copy_attributes(search: GridSearchCV, result: GridSearchCV, X: Any, y: Any, 
 
 
 class LookupSearch(GridSearchCV):
-    """Run scikit-learn's search with an estimator that looks up results (:class:`LookupEstimator`).
+    """Run scikit-learn's search with an estimator that looks up the results of earlier fits (:class:`LookupEstimator`).
 
     scikit-learn first checks the arguments of the search. Then ``work`` runs all fits, and scikit-learn computes the
-    scores. Each candidate is identified by its number, because scikit-learn copies parameter values.
+    scores. A candidate is one choice of parameter values. Each candidate is identified by its number in the list of
+    candidates, because scikit-learn copies parameter values.
 
     Attributes
     ----------
@@ -258,27 +265,27 @@ class LookupSearch(GridSearchCV):
 
 
 def _if_estimator_has_it(method: Any) -> Any:
-    """Make a method of :class:`LookupEstimator` available only if the estimator for which it stands has it."""
+    """Make a method of :class:`LookupEstimator` available only if the replaced estimator has a method of this name."""
     return available_if(lambda fold: hasattr(fold.original, method.__name__))(method)
 
 
 class LookupEstimator(BaseEstimator):
-    """Replace an estimator in scikit-learn's search: look up results of fits that were run before.
+    """Replace an estimator in scikit-learn's search, and look up results of fits that were run before.
 
     The methods take row numbers (n, 1) in place of X.
 
     Attributes
     ----------
     original
-        the estimator for which this one stands.
+        the estimator that this object replaces.
     folds
         all fits and their results.
     candidate
-        number of the candidate, -1 before set_params.
+        number of the candidate, which is one choice of parameter values; -1 before set_params.
     result_
         result of the fit for this candidate and fold.
     decoder_
-        decoder that turns the result's decision values into predictions.
+        object that computes predictions from the decision values of the result.
     rows_
         numbers of the rows that have decision values in the result, in ascending order.
     """
@@ -295,10 +302,10 @@ class LookupEstimator(BaseEstimator):
         return tags
 
     def set_params(self, **params: Any) -> Self:
-        """Set the parameters of the estimator.
+        """Set the parameters of the estimator that this object replaces.
 
-        If ``params`` has the key "candidate", its value is an index in the list of candidates, and the estimator gets
-        this candidate's parameters. Without the key, as for a refit, ``params`` are the estimator's parameters.
+        The value of the key "candidate" in ``params`` is the number of a choice of parameter values in the grid. The
+        estimator gets these values. Without this key, as for a refit, ``params`` are the estimator's parameters.
         """
         if "candidate" in params:
             self.candidate = params["candidate"]
@@ -307,9 +314,10 @@ class LookupEstimator(BaseEstimator):
         return self
 
     def fit(self, numbers: Rows, y: Any = None, **params: Any) -> Self:
-        """Find the stored result of the fit to the training rows with these ``numbers``. No fit runs.
+        """Find the stored result of the fit to the training rows with the row numbers ``numbers``. No fit runs.
 
-        If that fit failed, raise its exception. ``y`` and ``params`` are not used. For a refit to all rows, do nothing.
+        If the fit raised an exception, raise it again. For a refit to all rows, do nothing. ``y`` and ``params`` are
+        not used.
         """
         fold = self.folds.fold_of(np.asarray(numbers)[:, 0]) if self.candidate >= 0 else None
         if fold is not None:
@@ -327,7 +335,10 @@ class LookupEstimator(BaseEstimator):
         return self.decoder_.classes
 
     def _entries(self, entries: NDArray[Any], numbers: Rows) -> Any:
-        """Return the entries of the rows ``numbers`` (n, 1). ``entries`` has one entry for each row in ``rows_``."""
+        """Return the entries of the rows with the row numbers ``numbers`` (n, 1).
+
+        ``entries`` has one entry for each row number in ``rows_``.
+        """
         return entries[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])]
 
     def predict(self, numbers: Rows) -> Any:

@@ -1,7 +1,8 @@
-"""Fit a Nyström model: draw inducing points (:func:`spread_rows`, :func:`leverage`), and compute the coefficients.
+"""Fit a Nyström model: draw inducing points (:func:`spread_rows`, :func:`leverage`), and compute their coefficients.
 
-:func:`train` chooses the layout of the rows, makes the preconditioner, copies the rows to devices (:class:`Rows`), and
-runs Newton's method (newton.py). If float32 proves too coarse, the solve goes on in float64.
+:func:`train` chooses the storage format of the rows, makes the preconditioner, and copies the rows to devices
+(:class:`Rows`). Newton's method (newton.py) then computes the coefficients. If a solve in float32 stalls, the fit
+continues in float64.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from clsvm.report import Display, NystromReport, Status
 
-COARSE = 1e7  # a fit begins in the most precise dtype if K of the inducing points has a larger condition number
-# If devices lack float64, at least min(SINGLE, SQUARES / penalty) * mean diagonal is added to K(C, C)'s diagonal.
-# With a smaller number on K(C, C)'s diagonal, float32 rounding errors of the Hessian could exceed the penalty.
+# If the kernel matrix of the inducing points has a larger condition number, a fit begins in the most precise dtype.
+COARSE = 1e7
+# Without float64, min(SINGLE, SQUARES / penalty) * (mean diagonal), or more, is added to K's diagonal.
+# Without an addition to the diagonal of the inducing points' K, float32 errors could exceed the penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
-# Attributes of Result and of Preconditioner that the fit report copies under the same names.
+# Names of attributes that the fit report copies, under the same names, from Result and from Preconditioner.
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
 _OF_PRECONDITIONER = "condition", "jitter", "rank"
 
@@ -58,18 +60,18 @@ class Options:
 
 
 class Survey(NamedTuple):
-    """Hold the layout and norms of the rows X of a fit, the devices' names, and the most precise dtype of all devices.
+    """Describe the rows X of a fit, and the devices that compute with the rows.
 
     Attributes
     ----------
     plan
-        layout of the rows.
+        layout: the storage format of the rows on the devices.
     finest
         most precise dtype that all devices have.
     device
         names of the devices.
     extent
-        largest and smallest norms of the rows, and largest and smallest absolute entries. They bound rounding errors.
+        sizes of the rows, such as their largest squared norm, from which rounding errors of kernel values are bounded.
     """
 
     plan: Plan
@@ -82,22 +84,24 @@ class Rows(ABC):
     """Hold the rows X (n, d) of a fit, on one device or several, for any number of tasks with ``k`` outputs.
 
     A task is a loss with targets, weights and a penalty (:class:`Task`). Call :meth:`formulate` first. Then, inside
-    ``with lay_out(...)``, call :meth:`draw`, and :meth:`solve` for each task.
+    ``with lay_out(...)``, call :meth:`draw`, and :meth:`solve` for each task. Below, K(X, C) are the kernel values
+    between the rows and the inducing points C.
 
     Attributes
     ----------
     surveyed
-        layout and norms of the rows, and names of the devices (:class:`Survey`).
+        storage format and norms of the rows, and names of the devices (:class:`Survey`).
     preconditioner
-        preconditioner of K(C, C), the kernel matrix of the inducing points C.
+        preconditioner for the solves, made from K(C, C) and the kernel values of sampled rows.
     operator
-        the row operator of the last task's solve.
+        object that computed the sums over the rows in the last solve.
     blocks
         blocks of rows on their devices.
     cost
         cost of a value of K(X, C) in a pass over the rows, in multiply-adds.
     sample
-        indices (s,) of the rows from which the preconditioner is made; None if the inducing points are not rows of X.
+        indices (s,) of the rows from which the preconditioner is made. None if it is made from the inducing points
+        alone, and these are not rows of X.
     layout
         text for the report that says how K(X, C) is computed or stored.
     has_finer_dtype
@@ -117,7 +121,10 @@ class Rows(ABC):
 
     @abstractmethod
     def survey(self, kernel: Kernel, options: Options) -> Survey:
-        """Return the layout and norms of the rows, the devices' names, and the most precise dtype of all devices."""
+        """Return the storage format and norms of the rows, the names of the devices, and their most precise dtype.
+
+        The dtype is the most precise one that all devices have.
+        """
 
     @abstractmethod
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
@@ -128,25 +135,27 @@ class Rows(ABC):
 
     @abstractmethod
     def _open_blocks(self, points: InducingPoints, options: Options) -> AbstractContextManager[Parts]:
-        """Return a context in which the devices hold blocks of rows. Its start sets the attributes cost and layout."""
+        """Return a context in which the devices hold blocks of rows.
+
+        At the start of the context, the attributes ``cost`` and ``layout`` are set.
+        """
 
     def formulate(self, kernel: Kernel, centers: Centers, options: Options, penalty: float) -> tuple[str, ...]:
-        """Choose the layout of the rows, and make the preconditioner for all tasks. Return the dtypes to try.
+        """Choose the storage format of the rows, and make the preconditioner. Return the dtypes to try, in this order.
 
-        A task is a loss with targets, weights and a penalty. ``penalty`` is the smallest penalty of the tasks.
+        If the devices have float64, float32 is left out in two cases: the kernel matrix of the inducing points is
+        ill-conditioned, or intermediate values of the kernel function leave the range of float32.
 
-        The first dtype returned is tried first. If the devices have float64, float32 is left out if it is too coarse.
-        This is so if the inducing points' K(C, C) is ill-conditioned, or if intermediate values of the kernel
-        function leave the range of float32.
+        penalty: the smallest penalty of all tasks. A task is a loss with targets, weights and a penalty.
 
-        Raises ValueError if K(C, C) is not positive semi-definite or not finite, or if intermediate values leave the
-        range of the first dtype.
+        Raises ValueError if the kernel matrix of the inducing points is not positive semi-definite or not finite.
+        Raises ValueError also if intermediate values leave the range of the first dtype.
         """
         rows = self.surveyed = self.survey(kernel, options)
         first, limit = devices.first_device(options.device), options.memory_limit
         K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", device=first, memory_limit=limit)
         if not np.isfinite(K).all():
-            raise ValueError(f"{kernel!r} is not finite for some pairs of centers (center_selection)")
+            raise ValueError(f"{kernel!r} is not finite for some pairs of inducing points (center_selection)")
         least = min(SINGLE, SQUARES / penalty) if rows.finest == "float32" else 0.0
         self._kernel, self._centers = kernel, centers
         self.preconditioner = Preconditioner(K, least, options.device, limit)
@@ -159,7 +168,7 @@ class Rows(ABC):
 
     @contextmanager
     def lay_out(self, options: Options, dtype: str, k: int) -> Iterator[None]:
-        """Return a context in which the rows and inducing points are on the devices, for products in ``dtype``.
+        """Return a context in which the devices hold the rows and inducing points, with kernel values in ``dtype``.
 
         k: number of outputs of each task. Raises MemoryLimitError if the memory limit of a device is too small.
         """
@@ -174,7 +183,8 @@ class Rows(ABC):
     ) -> None:
         """Draw the rows from which the preconditioner is made, and give their kernel values to the preconditioner.
 
-        If the inducing points suffice as the sample, no row is drawn.
+        If the inducing points suffice as the sample, no row is drawn. A task is a loss with targets, weights and a
+        penalty.
 
         penalty: the smallest penalty of the tasks.
         tol: residual at which the solves of the tasks end.
@@ -191,10 +201,10 @@ class Rows(ABC):
         preconditioner.memory_limit = self.blocks.memory()[1]
 
     def solve(self, task: Task, start: Vector | None, tol: float, max_iter: int, **asked: Any) -> Result:
-        """Solve a task by Newton's method, until the residual is at most ``tol`` or ``max_iter`` steps are taken.
+        """Minimise a task's objective by Newton's method, until the residual is at most ``tol``.
 
         start: coefficients (k, m) to begin with, or None for 0.
-        max_iter: largest number of conjugate gradient steps.
+        max_iter: largest number of conjugate gradient steps. The solve ends after this number in any case.
         asked: other parameters of :class:`Newton`.
         """
         sizes = self.blocks.sizes
@@ -212,8 +222,8 @@ class Rows(ABC):
 class LocalRows(Rows):
     """Hold rows X (n, d) of this process, on one device, or in blocks on a list of devices.
 
-    The blocks are divided equally among the devices of a list. The number of rows alone determines the blocks, so the
-    bits of sums do not depend on which devices are in the list.
+    The blocks are divided equally among the devices of a list. The number of rows alone determines the blocks. Sums
+    over the rows therefore have the same bits on any list of equal devices.
     """
 
     def __init__(self, X: Data) -> None:
@@ -260,17 +270,18 @@ def train(
     random: np.random.RandomState,
     since: float,
 ) -> tuple[Vector, NystromReport, Plan]:
-    """Fit ``task`` over the rows of X (n, d), dense or CSR.
+    """Minimise the objective of ``task`` over the coefficients of the inducing points ``centers``.
 
-    Return the coefficients (k, m) of k outputs and m inducing points, the report, and the layout of the rows.
+    Return the coefficients (k, m) of k outputs and m inducing points, the report, and the storage format of the rows.
 
+    X: rows (n, d), dense or CSR, or an object that holds the rows (:class:`Rows`).
     start: coefficients (k, m) to begin with, or None.
-    random: generator that draws the sampled rows.
+    random: generator that draws the rows from which the preconditioner is made.
     since: perf_counter() at the start of the fit.
 
-    The fit uses float64 from the start if K(C, C) of the inducing points C is too ill-conditioned for float32. It
-    continues in float64 if the solve in float32 stalls. Raises MemoryLimitError if the memory limit is too small, and
-    ValueError if K(C, C) is not positive semi-definite.
+    The fit uses float64 from the start if the kernel matrix of the inducing points is too ill-conditioned for float32.
+    The fit continues in float64 if the solve in float32 stalls. Raises MemoryLimitError if the memory limit is too
+    small. Raises ValueError if the kernel matrix of the inducing points is not positive semi-definite.
     """
     rows, clock = X if isinstance(X, Rows) else LocalRows(X), Clock(since)
     clock.lap("check")
@@ -317,10 +328,10 @@ class Clock:
         self._spent = defaultdict[str, float](float)
 
     def lap(self, part: str, preconditioner_seconds: float = 0.0) -> None:
-        """Add the seconds since the last lap to the ``part`` of a fit.
+        """Add the seconds since the last call to the time of the ``part`` of a fit.
 
-        preconditioner_seconds: the share of these seconds that the preconditioner took. This share is added to the
-        part "preconditioner" instead.
+        preconditioner_seconds: how many of the seconds since the last call the preconditioner took. These seconds are
+        added to the time of the part "preconditioner" instead.
         """
         now = perf_counter()
         self._spent[part] += now - self._last - preconditioner_seconds
@@ -368,7 +379,7 @@ def count_centers(n: int, requested: int | str) -> tuple[int, str]:
 
 
 def spread_rows(X: Data, eligible: NDArray[np.intp], m: int, random: np.random.RandomState) -> NDArray[np.intp]:
-    """Draw m different rows of X that are far from one another by k-means++, and return their indices in X.
+    """Draw m different rows of X by k-means++, which prefers rows far from one another. Return their indices in X.
 
     eligible: indices of the rows that may be drawn.
     """
@@ -388,9 +399,13 @@ def leverage(
 ) -> NDArray[np.float64]:
     """Return approximate ridge leverage scores of the rows X[eligible], up to a common factor. All scores are positive.
 
-    The score of a row x is K(x, x) - K(x, S) (K(S, S) + penalty * s * I)^-1 K(S, x). The set S of s rows is drawn
-    uniformly at random. ``where`` has the device for kernel values and its memory limit. Source: Rudi, Calandriello,
-    Carratino, Rosasco 2018 (BLESS).
+    K is the kernel function, and S is a set of s rows that is drawn uniformly at random. The score of a row x is
+    K(x, x) - K(x, S) (K(S, S) + penalty * s * I)^-1 K(S, x). Scores below 0.1 % of the mean score are raised to this
+    value.
+
+    where: the device for kernel values and its memory limit, as keyword arguments of :func:`kernel_matrix`.
+
+    Source: Rudi, Calandriello, Carratino, Rosasco 2018 (BLESS).
     """
     s = min(SAMPLE_ROWS, len(eligible))
     sample_rows = X[np.sort(random.choice(eligible, s, replace=False))]

@@ -1,17 +1,19 @@
 """Train Nyström kernel machines on m inducing points C by Newton's method with preconditioned conjugate gradients.
 
-Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) alpha' K(C, C) alpha,   f = K(X, C) alpha + offset,
-           for the loss l, targets y (k, n) of k outputs, and sample weights w with the sum N
+Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) alpha' K(C, C) alpha,   f = K alpha + offset,
+           for the loss l, targets y (k, n) of k outputs, sample weights w with the sum N, and the kernel values
+           K = K(X, C) between the n rows X and the inducing points C
 Given      sums over the rows X (rows.py), and a preconditioner P = T^-1 A^-1 with T'T = K(C, C) and A'A near the
            Hessian of F with respect to u = T alpha (preconditioner.py)
-Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)| for each output, and an upper bound of F minus its
-           minimum. If the loss couples the outputs, the norms are over all outputs together
+Returns    alpha (k, m) with |g| <= tol |g at alpha = 0| for each output, where g = P' grad F, and an upper bound of F
+           minus its minimum. If the loss couples the outputs, the norms are over all outputs together
+Notation   ' transposes a matrix. l1 and l2 are the first and second derivatives of l with respect to f
 Source     Meanti et al. 2020, algorithms 1 and 2; Marteau-Ferey, Bach, Rudi 2019; Nocedal and Wright, 7.1
 
-    until |g| <= tol |g(0)|, with K = K(X, C):
+    until |g| <= tol |g at alpha = 0|:
         f     <- K alpha + offset
-        g     <- P' grad F = P'(K' (w l'(f)) / N + penalty T'T alpha)
-        d     <- the solution of  P'(K' (w l''(f)) K / N + penalty T'T) P d = -g  by conjugate gradients
+        g     <- P' (K' (w * l1(f)) / N + penalty T'T alpha)
+        d     <- the solution of  P' (K' diag(w * l2(f)) K / N + penalty T'T) P d = -g  by conjugate gradients
         alpha <- alpha + s P d, for each output with the first s of 1, 1/2, 1/4, ... that lowers F enough
 
 A step of conjugate gradients is one pass over the rows. Few steps are needed, since the matrix of the equation for d is
@@ -21,8 +23,8 @@ computed again from alpha, so errors of float32 products do not accumulate.
 The papers lower the penalty gradually, since Newton steps for a small penalty are good only near the minimum. Here the
 penalty is the final one from the start, and a line search shortens steps that would not lower F enough.
 
-During a solve, targets, f and alpha of each output are divided by a power of 2, the output's unit (Task.units in
-rows.py). The result is multiplied by the unit.
+During a solve, the targets, f and alpha of each output are divided by a power of 2, the output's unit (Task.units in
+rows.py). At the end, alpha is multiplied by the unit.
 """
 
 from __future__ import annotations
@@ -39,16 +41,19 @@ from clsvm.nystrom.preconditioner import Preconditioner
 from clsvm.nystrom.rows import RowOperator, Vector
 from clsvm.report import Display, Point, Status
 
-INEXACT = 0.1  # far from the optimum, conjugate gradients end at this relative residual
+INEXACT = 0.1  # far from the optimum, the conjugate gradients of a Newton step end at this relative residual
 FINE = {"float32": 1e-3, "float64": 1e-9}  # smallest relative residual that is asked of conjugate gradients, by dtype
 ENOUGH = 1e-4  # fraction of the predicted decrease of the objective that a step must reach (Armijo)
 HALVINGS = 30  # largest number of halvings of a step length
-REFINE = 2e-4  # gradients use float64 if rounding of K may change f(x) by more than this share of the largest target
+# Gradients use the most precise dtype if rounding may change decision values by over REFINE * max |target - offset|.
+REFINE = 2e-4
 LEAST = 1e-300  # replaces 0 in a product with infinity, which would be nan
 EPS = float(np.finfo(np.float64).eps)
 SAFE = 4.0  # an output's coefficients stay 0 if its first gradient is below SAFE times the gradient's rounding error
-MOST_ROUNDING = 1e-3  # a solve counts as converged if rounding of K changes f(x) by at most this share of the targets
-FEW = 9.0  # the estimate of f(x)'s rounding error has the factor 1 + FEW * m / n, for m inducing points and n rows
+# A solve converges only if rounding changes decision values by at most MOST_ROUNDING * max |target - offset|.
+MOST_ROUNDING = 1e-3
+# The estimate of the rounding error of decision values is multiplied by 1 + FEW * m / n, for m inducing points, n rows.
+FEW = 9.0
 STALL = 0.5  # a solve has stalled if a step neither lowers the objective nor halves the gradient's norm
 
 
@@ -99,11 +104,11 @@ Callback = Callable[[int, Vector, float], Any]
 
 
 class Newton:
-    """Minimise the objective F of a task over the coefficients. A :class:`RowOperator` computes sums over the rows.
+    """Minimise an objective F over the coefficients. The argument ``rows`` of the constructor computes sums over rows.
 
     :meth:`run` does the solve. A KeyboardInterrupt ends the solve with the result so far. The constructor's argument
-    ``before`` is the result of an earlier solve in another dtype, or None. Its steps and seconds are added to those of
-    this solve.
+    ``before`` is the result of an earlier solve in another dtype, or None. The steps and seconds of ``before`` are
+    added to the steps and seconds of this solve.
 
     Attributes
     ----------
@@ -158,13 +163,13 @@ class Newton:
         slope = rows.slope()
         g = self._gradient(slope)
         has_gradient = np.abs(self._joined(slope)).max(axis=1) > self._noise()
-        # An output whose gradient is rounding noise keeps alpha = 0.
+        # If an output's first gradient is within the rounding error of gradients, the output's coefficients stay 0.
         goal = np.where(has_gradient, self.tol * self._norms(g), np.inf)
         self._set_objective(self._values(self.u))
         if start is not None and has_gradient.any():
             start = start / self.units
             if self.loss.coupled:
-                # _upper_bound needs coefficients of mean 0 over the outputs. The loss is the same without their mean.
+                # Subtract the mean over the outputs, since _upper_bound needs a mean of 0. The loss stays the same.
                 start = start - start.mean(axis=0)
             self.u = np.where(has_gradient[:, None], self.P.of_coefficients(start), 0.0)
             self.result.alpha = start * has_gradient[:, None] if self.P.pivots is None else self.P.alpha(self.u)
@@ -207,54 +212,59 @@ class Newton:
         return Status.RESIDUAL
 
     def _joined(self, values: Vector) -> Vector:
-        """Return the values (k, ...) of k outputs, joined to a single row if the loss couples the outputs."""
+        """Return the values (k, ...) of k outputs, reshaped to (1, ...) if the loss depends on all outputs together."""
         return values.reshape(1, -1) if self.loss.coupled else values
 
     def _norms(self, g: Vector) -> Vector:
         return np.linalg.norm(self._joined(g), axis=1)
 
     def _refine(self) -> bool:
-        """Compute gradients in the most precise dtype from now on, if kernel values have too large rounding errors.
+        """Change to the most precise dtype for gradients, if the rounding errors of kernel values are too large.
 
         Return whether this call changed the dtype.
         """
         return not self.rows.refined and self._relative_rounding() > REFINE and self.rows.refine()
 
     def _relative_rounding(self) -> float:
-        """Return how much rounding of kernel values can change decision values, relative to the largest target.
+        """Return an estimate of the largest change of decision values by rounding of kernel values.
 
-        Each output has such a ratio. The largest one is returned.
+        The change is relative to the largest deviation of a target from the offset of its output. The largest ratio of
+        all outputs is returned.
         """
         return float((self._rounding_of_f() / np.maximum(self.rows.task.largest, 1e-300)).max())
 
     def _rounding_of_f(self) -> Vector:
-        """Return how much rounding of kernel values can change the decision values f of each output, (k,)."""
+        """Return for each output, (k,), an estimate of the change of decision values by rounding of kernel values."""
         rows = self.rows
         rounding = float(np.finfo(rows.dtype).eps) * self.P.size * (1 + FEW * rows.m / rows.n)
         return np.asarray(rounding * np.sqrt(np.square(self.result.alpha).sum(axis=1)))
 
     def _noise(self) -> Vector:
-        """Return a bound of the rounding error in each output's gradient, or one bound if the loss couples outputs.
+        """Return a bound of the rounding error of each output's gradient, or one bound if the loss couples outputs.
 
-        It is a multiple of the mean over rows of |l'| + |y| + |f|, for the loss l, targets y and decision values f.
+        The bound is a multiple of the mean over rows of |dl/df| + |y| + |f|, for the loss l, targets y and decision
+        values f.
         """
         return SAFE * EPS * self.P.size * self._joined(self.rows.rounding()).max(axis=1)
 
     def _weigh(self) -> None:
-        """Make the preconditioner's factor A, and set ``curvature``, from the loss's second derivatives.
+        """Compute the preconditioner's factor A, and set ``curvature``, from the loss's second derivatives.
 
         ``curvature`` has a number c for each output, such that the Hessian of the output's objective is at least c A'A.
-        The Hessian is with respect to u = T alpha, for the coefficients alpha and the preconditioner's factor T.
+        Here ' transposes. The Hessian is with respect to u = T alpha, for the coefficients alpha and the factor T of
+        the preconditioner.
 
-        At a row, D is the loss's second derivative times the row's weight, and b is the row of K(X, C) T^-1. mean(D) is
-        the mean of D over the outputs. ``scale`` is the sum of mean(D) over all rows, divided by its sum over the
-        sampled rows. ``least`` is the output's smallest D / mean(D) at a sampled row. Then:
+        Notation for a row of the fit: D is the loss's second derivative times the row's weight. b is the column T'^-1
+        v, where v are the row's kernel values with the inducing points. mean(D) is the mean of D over the outputs.
+
+        ``scale`` is the sum of mean(D) over all rows, divided by the sum over the rows that the preconditioner samples.
+        ``least`` is the output's smallest D / mean(D) at a sampled row. Then:
 
             Hessian    = penalty * I + sum of D b b' over all rows
             A'A        = penalty * I + scale * sum of mean(D) b b' over the sampled rows
             D         >= least * mean(D) at each sampled row
 
-        So the Hessian is at least min(1, least / scale) A'A. c is half of this factor, because A has rounding errors.
+        The Hessian is thus at least min(1, least / scale) A'A. c is half of this factor, because A has rounding errors.
         If the loss couples the outputs, the bound holds only for coefficients of mean 0 over the outputs.
         """
         total, at, least = self.rows.weigh()
@@ -272,8 +282,9 @@ class Newton:
     def _values(self, u: Vector, s: Vector | None = None) -> Vector:
         """Return the objective of each output: its mean loss plus penalty / 2 * |u|^2.
 
-        u: T alpha (k, r) after the step, for coefficients alpha and K(C, C) = T'T.
-        s: step lengths (k, 1), or None for no step. The loss is taken at f + s * change, for the decision values f
+        u: T alpha (k, r) after the step, for the coefficients alpha. T'T is the kernel matrix of the inducing points,
+        and r is its rank.
+        s: step lengths (k, 1), or None for no step. The loss is evaluated at f + s * change, for the decision values f
         before the step, and the change that :meth:`RowOperator.set_change` computed.
         """
         squares = np.square(self._joined(u)).sum(axis=1)
@@ -288,12 +299,13 @@ class Newton:
         return self.P.from_u(self.P.from_alpha(c) + self.penalty * v)
 
     def _conjugate_gradients(self, right: Vector, eta: Vector) -> Vector:
-        """Return the solution d of H d = right by conjugate gradients, for the preconditioned Hessian H.
+        """Return an approximate solution d of H d = right by conjugate gradients, for the preconditioned Hessian H.
 
-        The solve ends when |right - H d| <= eta * |right| for each output, or for all outputs together if the loss
-        couples them. It also ends at a KeyboardInterrupt, and when all solves together have taken ``max_iter`` steps.
+        The iteration ends when |right - H d| <= eta * |right| for each output. If the loss couples the outputs, the
+        norms are over all outputs. The iteration also ends at a KeyboardInterrupt, and when the fit has taken
+        ``max_iter`` conjugate gradient steps.
 
-        right: right-hand side (k, r), for k outputs and the rank r of K(C, C).
+        right: right-hand side (k, r), for k outputs and the rank r of the inducing points' kernel matrix.
         eta: relative residual (k, 1).
         """
 
@@ -327,10 +339,11 @@ class Newton:
     def _line_search(self, step: Vector, gd: Vector) -> tuple[Vector, NDArray[np.bool_]]:
         """Return the step length s (k, 1) of each output, and whether its objective F falls, (k,).
 
-        s is the first of 1, 1/2, 1/4, ... that lowers F enough, or 0. Even a rise of F counts as enough if it is within
-        the rounding error of F. If the loss couples the outputs, there is one s for all.
+        s is the first of 1, 1/2, 1/4, ... that lowers F enough. If none does, s is 0. A rise of F within the rounding
+        error of F is also accepted. If the loss couples the outputs, one s (1, 1) is for all outputs.
 
-        step: change (k, r) of u = T alpha, for coefficients alpha and K(C, C) = T'T.
+        step: change (k, r) of u = T alpha, for the coefficients alpha. T'T is the kernel matrix of the inducing points,
+        and r is its rank.
         gd: gradient times step, element by element, (k, r). The sum over an output is the slope of F along the step.
         """
         before, slope = self.values, self._joined(gd).sum(axis=1)
@@ -351,7 +364,8 @@ class Newton:
         sizes = self._norms(g)
         if not np.isfinite(sizes).all():
             raise ValueError(
-                f"kernel values of rows and inducing points, or targets, are beyond {self.rows.dtype}: scale X"
+                "kernel values between rows and inducing points, or the targets y, exceed the range of "
+                f"{self.rows.dtype}: scale X or y"
             )
         result = self.result
         result.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
@@ -368,8 +382,8 @@ class Newton:
         """Return an upper bound of F - F* for each output, or for all outputs together if the loss couples them.
 
         F is the objective at the current u = T alpha, for the coefficients alpha. F* is the minimum of F. G is the
-        gradient of F with respect to u, and g = A^-T G. T and A are the factors of preconditioner.py. ``sizes`` are the
-        norms |g|. The bound is the least of:
+        gradient of F with respect to u, and g = A'^-1 G, where ' transposes. T and A are the triangular factors of
+        preconditioner.py. ``sizes`` are the norms |g|. The bound is the least of:
 
             F                      since losses are not negative, so that F* >= 0
             |G|^2 / (2 * penalty)  since the penalty makes F strongly convex in u
@@ -377,16 +391,18 @@ class Newton:
 
         The third bound holds because F(v) >= F(u) wherever |A (v - u)| = r. The minimum of F is thus within r of u.
 
-        For the squared loss, c is the number ``curvature`` of :meth:`_weigh`. For another loss l, l'' changes between u
-        and v, so c is half of ``curvature``. This is correct if l'' at v is at least half of l'' at u. Decision
-        values change by at most h = reach * r / sqrt(penalty), for the largest norm ``reach`` of a row of K(X, C) T^-1.
-        Since |l'''| <= 2 l'', l'' at v is at least exp(-2 h) times l'' at u. This factor is at least 1/2 if
-        h <= log(2) / 2. For a larger h the third bound is not used.
+        Let l be the loss, and l1, l2 and l3 its derivatives with respect to the decision value. For the squared loss, c
+        is the number ``curvature`` of :meth:`_weigh`. For another loss, l2 changes between u and v, so c is half of
+        ``curvature``. Half is correct if l2 at v is at least half of l2 at u. Decision values change by at most
+        h = reach * r / sqrt(penalty), for the number ``reach`` of the preconditioner. Since |l3| <= 2 * l2, l2 at v is
+        at least exp(-2 h) times l2 at u. This factor is at least 1/2 if h <= log(2) / 2. For a larger h the third bound
+        is not used.
 
-        Changes of F and F* by rounding are added to the bound. Let rounding of K change each decision value by at most
-        t. Then F and F* each change by at most sqrt(2 F) t + t^2 / 2, since l >= 0 and l'' <= 1. They also change by at
-        most t times the largest |l'|. T'T differs from K(C, C) by at most ``error``, in the spectral norm. This changes
-        F by at most penalty / 2 * error * |alpha|^2.
+        Changes of F and F* by rounding are added to the bound. If rounding of kernel values changes each decision value
+        by at most t, F and F* each change by at most sqrt(2 F) t + t^2 / 2, since l >= 0 and l2 <= 1. F and F* also
+        change by at most t times the largest |l1|. The smaller of the two limits is used. T'T differs from the inducing
+        points' kernel matrix by at most ``error``, in the spectral norm. This difference changes F by at most
+        penalty / 2 * error * |alpha|^2.
         """
         values, task, c, gradient_norm = self.values, self.rows.task, self.curvature, self._norms(self.G)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

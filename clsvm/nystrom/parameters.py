@@ -11,12 +11,13 @@ penalty
 loss
     "squared", or "log_cosh" for targets with outliers: log cosh(f - y), which is about |f - y| far from y
 fit_intercept
-    Whether f has an offset: the constant with the least loss, for the squared loss the weighted mean of y
+    Whether f has a constant part: the constant prediction with the least loss. For the squared loss, this is the
+    weighted mean of y
 center_selection : str or array of shape (m, d)
     How inducing points are drawn from the rows: "uniform" at random; "k-means++" far from one another; "leverage" by
     approximate ridge leverage scores. An array (m, d) gives the inducing points themselves
 max_iter
-    Most conjugate gradient steps; each is a pass over all rows
+    Largest number of conjugate gradient steps. Each step is a pass over all rows
 tol
     Residual at which the fit ends: the norm of the preconditioned gradient, relative to its norm with all
     coefficients 0. An upper bound of the objective minus its minimum is in fit_report_.bound
@@ -29,8 +30,8 @@ callback : callable or None
 class_weight : dict or 'balanced' or None
     Factor of the sample weights of each class: a dict from classes to factors, "balanced" or None
 dtype
-    "float32" or "float64", the dtype of kernel values; coefficients and gradients are float64 in any case. If K among
-    the inducing points is too ill-conditioned for float32, float64 is used, and the report says so
+    "float32" or "float64", the dtype of kernel values. Coefficients and gradients are float64 in any case. If the
+    kernel matrix of the inducing points is too ill-conditioned for float32, float64 is used, and the report says so
 kernel
     Name of a built-in kernel function (``clsvm kernels list``) or a :class:`clsvm.Kernel`
 """
@@ -47,7 +48,7 @@ SELECTIONS = ("uniform", "k-means++", "leverage")
 
 
 class _Selection(Limits):
-    """Accept a name in SELECTIONS or inducing points (m, d) as the parameter center_selection."""
+    """Check the parameter center_selection: a name in SELECTIONS, or inducing points (m, d)."""
 
     def check(self, name: str, value: Any) -> None:
         if isinstance(value, str) and value not in SELECTIONS:

@@ -6,23 +6,26 @@
     u = T alpha, b = A u                      for coefficients alpha; alpha' K(C, C) alpha is then |u|^2, and the
                                               Hessian of the objective with respect to b is near I
 
+Here ' transposes a matrix. K(S, C) are the kernel values between rows S and inducing points C.
+
 :class:`Preconditioner` makes T. :meth:`Preconditioner.sample` sets the sampled rows, and :meth:`Preconditioner.weigh`
-makes A. LAPACK computes the factors, or tiles on a device that is not a CPU (clsvm.linalg).
+makes A. LAPACK computes the factors if the device is a CPU or lacks float64. Else clsvm.linalg computes them in blocks
+on the device.
 
 Sampled rows. Falkon samples only the inducing points, s = m (Rudi, Carratino, Rosasco 2017, section 3). B is then T',
 so no further kernel values are needed. If the effective dimension is near m, m rows are too few: some directions are
-hardly sampled, and conjugate gradients take hundreds of steps. With s = c m rows the Hessian's condition number is
-about ((sqrt c + 1) / (sqrt c - 1))^2 for every penalty (Marchenko and Pastur 1967). This is 9 for c = 4.
-:func:`sampled` chooses c.
+hardly sampled, and conjugate gradients take hundreds of steps. With s = c m rows, the condition number of the Hessian
+with respect to b is about ((sqrt c + 1) / (sqrt c - 1))^2 for every penalty (Marchenko and Pastur 1967). This is 9 for
+c = 4. :func:`sampled` chooses c.
 
-Singular K(C, C). The matrix is singular up to rounding if inducing points are equal or the kernel function is wide. A
-linear kernel function makes it singular if there are more points than features. Some directions of T would consist of
-rounding errors, and the residual would stall. So a Cholesky factorisation with pivots selects r points that span the
-others: K(C, C) = R'R up to rounding, with R (r, m). T (r, r) is then the factor of their kernel matrix. The
-coefficients of the other points are 0.
+Singular K(C, C). The matrix is singular up to rounding if inducing points are equal, or if the kernel function is wide.
+A linear kernel function makes the matrix singular if there are more points than features. Some directions of T would
+then consist of rounding errors, and the residual would stall. Therefore a Cholesky factorisation with pivots selects r
+points whose rows of K(C, C) span the other rows: K(C, C) = R'R up to rounding, with R (r, m). T (r, r) is then the
+factor of the selected points' kernel matrix. The coefficients of the other points are 0.
 
 Storage. Coefficients are rows: alpha is (k, m) for k outputs, u and b are (k, r), with r = m unless K(C, C) is
-singular. T is stored above the diagonal of the buffer and A' below it. Before one of the factors is used, its diagonal
+singular. T is stored above the diagonal of the buffer, and A' below the diagonal. Before a factor is used, its diagonal
 is copied to the buffer.
 """
 
@@ -40,37 +43,37 @@ from clsvm import linalg
 from clsvm.threads import all_threads, one_thread
 
 Vector = NDArray[np.float64]
-# JITTER: number added to the diagonal of the m inducing points' K, in units of eps * m * mean diagonal.
+# JITTER: number added to the diagonal of the m inducing points' kernel matrix, in units of eps * m * mean diagonal.
 # GROWTH: after a failed Cholesky factorisation, the tolerance below which a pivot counts as 0 grows by this factor.
 JITTER, GROWTH = 4.0, 10.0
-# MAX_PIVOT_TOL: largest tolerance below which a pivot counts as 0, in units of K's mean diagonal.
-# If a factorisation of K fails even with this pivot tolerance, K counts as indefinite.
-# MAX_PIVOT_TOL_64 replaces MAX_PIVOT_TOL if the devices have float64.
+# Largest Cholesky pivot of a kernel matrix K that may count as 0, as a share of K's mean diagonal; _64: with float64.
+# If a Cholesky factorisation fails although pivots up to MAX_PIVOT_TOL count as 0, K counts as indefinite.
 MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
-SINGULAR = 1e10  # if K(C, C) has a larger condition number, some inducing points are left out
-SMALL_WORK = 1 << 30  # multiply-adds below which one thread is used
+SINGULAR = 1e10  # if the inducing points' kernel matrix has a larger condition number, some of the points are left out
+SMALL_WORK = 1 << 30  # linear algebra with fewer multiply-adds uses one thread
 _BLOCK, _ROWS = 512, 4096  # columns of a matrix copied at a time; sampled rows multiplied at a time
 RATIOS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # candidates for the ratio of sampled rows to inducing points
 FEW_SAMPLE_STEPS = 150  # assumed conjugate gradient steps of a solve if only the inducing points are sampled
 # HOST: cost of a float64 multiply-add on the host, in multiply-adds of a dense product on the device.
 # OUTPUT: cost of using a kernel value for one output, in multiply-adds of a dense product on the device.
 HOST, OUTPUT = 2.0, 3.0
-RESTART_FACTOR = 2.0  # assumed ratio of conjugate gradient steps to theory's; each Newton step restarts the method
-# A fit with a non-quadratic loss is assumed to solve SOLVES linear systems, and to make the factor A MAKES times.
+RESTART_FACTOR = 2.0  # assumed ratio of real to theoretical conjugate gradient steps: each Newton step starts anew
+# With a non-quadratic loss, a fit is assumed to solve SOLVES linear systems and compute the factor A MAKES times.
 SOLVES, MAKES = 3, 8
-MAX_B_BYTES = 1 << 30  # limit of the bytes of the preconditioner's matrix B, and so of the number of sampled rows
-# MIN_PENALTY: smallest penalty, in units of K(C, C)'s mean diagonal, for which the matrix B is computed in float32.
-# MAX_CONDITION: largest condition number of K(C, C) for which the preconditioner's matrix B is computed in float32.
+MAX_B_BYTES = 1 << 30  # limit of the bytes of the preconditioner's matrix B, which has a row for each sampled row
+# MIN_PENALTY: with a smaller penalty / (K's mean diagonal), the preconditioner's matrix B is computed in float64.
+# MAX_CONDITION: with a larger condition number of the inducing points' K, the matrix B is computed in float64.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 
 
 class Preconditioner:
     """Precondition a fit by triangular factors T and A, for the coefficients alpha of m inducing points C.
 
-    T'T is K(C, C), and A'A is near the Hessian of the objective with respect to T alpha.
+    K is the kernel matrix of the inducing points, and T'T = K. A'A is near the Hessian of the objective with respect to
+    T alpha. A is computed from the kernel values of a sample of the fit's rows.
 
-    The argument ``K`` (m, m) is K(C, C) in float64, which the factors overwrite. The argument ``least`` is the
-    smallest jitter, relative to K's mean diagonal. Raises ValueError if K is not positive semi-definite up to rounding.
+    The argument ``K`` (m, m) is in float64. The argument ``least`` is the smallest number to add to K's diagonal, in
+    units of the mean diagonal entry. Raises ValueError if K is not positive semi-definite up to rounding.
 
     Attributes
     ----------
@@ -79,20 +82,21 @@ class Preconditioner:
     jitter
         number that was added to the diagonal of K.
     error
-        spectral norm of T'T - K. This is the jitter, or for a singular K the tolerance below which pivots count as 0.
+        estimate of the spectral norm of T'T - K. For a regular K, this is ``jitter``. For a singular K, this is the
+        tolerance of the Cholesky factorisation with pivots, which ends when no pivot is larger.
     rank
         rank r of K; m unless K is singular up to rounding.
     pivots
-        indices (r,) of the inducing points that span the others if r < m, else None.
+        indices (r,) of the inducing points whose rows of K span all rows, if r < m; else None.
     condition
-        squared ratio of the extremes of T's diagonal, a lower bound of the condition number of K.
+        squared ratio of the largest to the smallest diagonal entry of T, a lower bound of the condition number of K.
     size
         mean of K's diagonal.
     reach
-        largest norm of a row of B = K(S, C) T^-1, for the sampled rows S. A change v of T alpha changes the decision
-        values of S by at most reach * |v|.
+        largest norm of a row of B = K(S, C) T^-1, where K(S, C) are the kernel values between the sampled rows S and
+        the inducing points. A change v of T alpha changes the decision values of S by at most reach * |v|.
     device
-        device on which factors are computed, as in :func:`clsvm.linalg.plan`.
+        device that computes the factors, with the same values as the argument of :func:`clsvm.linalg.plan`.
     memory_limit
         limit of memory for the factors, as in :func:`clsvm.linalg.plan`; it may change between calls.
     """
@@ -113,7 +117,7 @@ class Preconditioner:
         with _threads(self.m**3 / 3):
             if not self._factor(factors, lower=False) or _condition(factors) > SINGULAR:
                 np.fill_diagonal(factors, diagonal)
-                # The first factorisation left K in the lower triangle, which _pivoted reads.
+                # The factorisation above overwrote the upper triangle. The lower triangle still has K, for _pivoted.
                 factors = self._pivoted(factors, MAX_PIVOT_TOL if least else MAX_PIVOT_TOL_64)
         self._factors, self._diagonal_T = factors, factors.diagonal().copy()
         self._diagonal_A = self._diagonal_T
@@ -123,7 +127,7 @@ class Preconditioner:
 
     @property
     def plan(self) -> linalg.Plan:
-        """Return the plan of the factorisations: whether LAPACK or tiles compute them, and on which device."""
+        """Return how the Cholesky factors are computed: by LAPACK on the host, or in blocks on a device."""
         return linalg.plan(self.rank, device=self.device, memory_limit=self.memory_limit)
 
     def _linalg_options(self) -> dict[str, Any]:
@@ -143,12 +147,12 @@ class Preconditioner:
         return True
 
     def _pivoted(self, K: Vector, most: float) -> Vector:
-        """Factor a singular K (m, m) by Cholesky with pivots. Return the factor T (r, r) for r selected points.
+        """Factor a singular kernel matrix K (m, m) by Cholesky with pivots. Return the factor T (r, r) of r points.
 
-        The rows of K for the selected inducing points span the other rows, up to rounding. Only the lower triangle of
-        ``K`` is read. The factorisation ends when no pivot exceeds a tolerance. If the product of the factors differs
-        too much from K, K is factored again with a larger tolerance. Raises ValueError if the tolerance exceeds
-        ``most`` times the mean diagonal, because K is then indefinite.
+        The pivots select r inducing points. The rows of K for these points span the other rows, up to rounding. Only
+        the lower triangle of ``K`` is read. The factorisation ends when no pivot exceeds a tolerance. If the product of
+        the factors differs too much from K, K is factored again with a larger tolerance. Raises ValueError if the
+        tolerance exceeds ``most`` times the mean diagonal, because K is then indefinite.
         """
         signs = np.random.RandomState(0).choice([-1.0, 1.0], self.m)
         product, tol = blas.dsymv(1.0, K, signs, lower=1), self.jitter
@@ -170,12 +174,15 @@ class Preconditioner:
         raise ValueError(f"{words}; Kernel.check(X) tests more conditions")
 
     def sample(self, K: NDArray[np.floating] | None, penalty: float) -> None:
-        """Compute B = K T^-1 from the kernel values K (s, m) of the s sampled rows and the m inducing points.
+        """Compute B = K T^-1 from the kernel values K (s, m) between s sampled rows and the m inducing points.
 
-        T is the triangular factor of the inducing points' kernel matrix, T'T. If K is None, the inducing points are the
-        sample. ``penalty`` is the smallest penalty of later calls of :meth:`weigh`. B is in float32, which makes
-        :meth:`weigh` twice as fast, if rounding errors of B are small relative to ``penalty``. Raises ValueError if K
-        is not finite.
+        T is the triangular factor of the inducing points' kernel matrix, T'T. If ``K`` is None, the inducing points are
+        the sample.
+
+        penalty: the smallest penalty of later calls of :meth:`weigh`. B is in float32 if rounding errors of B are small
+        relative to this penalty. :meth:`weigh` is then twice as fast.
+
+        Raises ValueError if B is not finite.
         """
         self._B, self.reach = self._R, self._points_reach
         if K is None:
@@ -188,13 +195,15 @@ class Preconditioner:
         with _threads(K.size * self.rank):
             self._B, _ = solve(T, K.T.astype(dtype, copy=False), lower=0, trans=1)  # (m, s)
         if not np.isfinite(self._B).all():
-            raise ValueError(f"kernel values of rows and inducing points are beyond {K.dtype}: scale X")
+            raise ValueError(f"kernel values between rows and inducing points exceed the range of {K.dtype}: scale X")
         self.reach = float(np.sqrt(np.einsum("is,is->s", self._B, self._B).max()))
 
     def weigh(self, D: Vector, penalty: float) -> None:
-        """Make the factor A of A'A = B' D B + penalty I, where B = K(S, C) T^-1 for the sampled rows S.
+        """Compute the Cholesky factor A of A'A = B' D B + penalty I, where B = K(S, C) T^-1.
 
-        D: weights (s,) of the sampled rows S. If the inducing points are the sample, s = m.
+        K(S, C) are the kernel values between s sampled rows S and the inducing points C, and T'T = K(C, C).
+
+        D: weights (s,) of the sampled rows. If the inducing points are the sample, s = m.
         penalty: a positive number.
         """
         scale = np.sqrt(D)
@@ -207,9 +216,10 @@ class Preconditioner:
         self._factors, self._diagonal_A = factors, factors.diagonal().copy()
 
     def _gram_of_points(self, scale: Vector) -> Vector:
-        """Compute T D T' in the lower triangle of the buffer that holds the factors, and return the buffer.
+        """Compute T D T' in the lower triangle of the factors' buffer, and return the buffer.
 
-        T, the factor of K(C, C) = T'T, is in the upper triangle of the same buffer.
+        T is the Cholesky factor of the inducing points' kernel matrix T'T. The upper triangle of the same buffer holds
+        T.
 
         scale: square roots of the weights D of the inducing points, (m,).
         """
@@ -222,9 +232,10 @@ class Preconditioner:
         return factors
 
     def _gram_of_rows(self, B: NDArray[np.floating], scale: Vector) -> Vector:
-        """Compute B D B' in the lower triangle of the buffer that holds the factors, and return the buffer.
+        """Compute B D B' in the lower triangle of the factors' buffer, and return the buffer.
 
-        B: transpose (r, s) of K(S, C) T^-1, for s sampled rows S, inducing points C, and T'T = K(C, C).
+        B: transpose (r, s) of K(S, C) T^-1. K(S, C) are the kernel values between s sampled rows S and the inducing
+        points C. T'T is the kernel matrix of C, and r is its rank.
         scale: square roots of the weights D of the sampled rows, (s,).
         """
         factors = self._factors
@@ -242,10 +253,10 @@ class Preconditioner:
         return sums if in_float64 else factors
 
     def alpha(self, u: Vector) -> Vector:
-        """Return the coefficients alpha (k, m) with T alpha = u (k, r), for the factor T of K(C, C) = T'T.
+        """Return the coefficients alpha (k, m) of k outputs with T alpha = u (k, r).
 
-        r is the rank of K(C, C). If r < m, T'T is the kernel matrix of r selected inducing points. The coefficients of
-        the other points are 0.
+        T'T = K is the kernel matrix of the m inducing points, and r is its rank. If r < m, T'T is the kernel matrix of
+        r selected inducing points. The coefficients of the other points are 0.
         """
         found = self._solve(u, self._diagonal_T, lower=0, trans=0)
         if self.pivots is None:
@@ -255,30 +266,34 @@ class Preconditioner:
         return alpha
 
     def from_alpha(self, g: Vector) -> Vector:
-        """Return the gradient T^-T g (k, r) with respect to u = T alpha, for the factor T of K(C, C) = T'T.
+        """Return the gradient T^-T g (k, r) with respect to u = T alpha.
 
-        g: the gradient with respect to the coefficients alpha, (k, m).
+        T'T is the kernel matrix of the inducing points, and r is its rank.
+
+        g: the gradient with respect to the coefficients alpha, (k, m), for k outputs.
         """
         return self._solve(g if self.pivots is None else g[:, self.pivots], self._diagonal_T, lower=0, trans=1)
 
     def u(self, b: Vector) -> Vector:
-        """Return u = A^-1 b for the preconditioned variable b and the factor A of :meth:`weigh`.
+        """Return u = A^-1 b for the preconditioned variable b and the factor A that :meth:`weigh` computed.
 
-        u and b are (k, r), for k outputs and the rank r of K(C, C).
+        u and b are (k, r), for k outputs and the rank r of the inducing points' kernel matrix.
         """
         return self._solve(b, self._diagonal_A, lower=1, trans=1)
 
     def from_u(self, g: Vector) -> Vector:
         """Return A^-T g: the gradient with respect to b = A u, from the gradient g with respect to u.
 
-        Both gradients are (k, r), for k outputs and the rank r of K(C, C).
+        A is the factor that :meth:`weigh` computed. Both gradients are (k, r), for k outputs and the rank r of the
+        inducing points' kernel matrix.
         """
         return self._solve(g, self._diagonal_A, lower=1, trans=0)
 
     def of_coefficients(self, alpha: Vector) -> Vector:
-        """Return u = T alpha (k, r) for coefficients alpha (k, m), with the factor T of K(C, C) = T'T.
+        """Return u = T alpha (k, r) for the coefficients alpha (k, m) of k outputs.
 
-        r is the rank of K(C, C). If r < m, u is R alpha, with the factor R (r, m) of K(C, C) = R'R.
+        T'T = K is the kernel matrix of the m inducing points, and r is its rank. If r < m, return R alpha instead, with
+        the factor R (r, m) of K = R'R.
         """
         with _threads(alpha.size * self.rank):
             if self._R is not None:
@@ -322,11 +337,11 @@ def _blocks(m: int) -> Iterator[tuple[slice, slice]]:
 def sampled(n: int, m: int, k: int, value_cost: float, tol: float, quadratic: bool = True, tasks: int = 1) -> int:
     """Return how many of n rows the preconditioner samples, for m inducing points and k outputs.
 
-    For this number, the estimated cost of the preconditioner and the solves together is least.
+    The number chosen has the least estimated cost of the preconditioner and the solves together.
 
     value_cost: cost of a kernel value in a pass over the rows, in multiply-adds.
     tol: residual at which a solve ends.
-    quadratic: whether the loss is quadratic. One linear solve is then enough for a task.
+    quadratic: whether the loss is quadratic. If so, a task needs one linear solve.
     tasks: number of tasks that share the sample. A task is a loss with targets, weights and a penalty.
     """
     value = value_cost + OUTPUT * k

@@ -1,9 +1,10 @@
-"""Compute with the rows X of a Nyström model where they are stored: products with K(X, C), losses and derivatives.
+"""Compute the sums over the rows X of a Nyström fit, on the devices that store the rows.
 
-C are the m inducing points. A block of rows (:class:`RowBlock`) holds its decision values f = K(X, C) alpha + offset,
-for coefficients alpha. It also holds the change of f along a step. In a solve a block replies only with sums over its
-rows. As these sums are small, a block can be on any device or computer. :class:`RowOperator` adds the sums of all
-blocks for the solver, in the order of the blocks.
+K(X, C) are the kernel values between the rows and the m inducing points C. The decision values of the rows are
+f = K(X, C) alpha + offset, for the coefficients alpha. A block of rows (:class:`RowBlock`) holds f for its rows, and
+the change of f along a step of the solver. During a solve, a block returns only sums over its rows: losses, gradients
+and products with the Hessian. The sums are small, so a block can be on any device or computer. :class:`RowOperator`
+adds the sums of all blocks for the solver, in the order of the blocks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from clsvm.losses import Loss
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-# The largest |target - offset| of an output is raised to MIN_DEVIATION * largest |target| if it is smaller.
+# The largest |target - offset| of an output counts as at least MIN_DEVIATION times the output's largest |target|.
 MIN_DEVIATION = 1e3 * float(np.finfo(np.float64).eps)
 MAX_BLOCKS, MIN_ROWS = 16, 1024  # for a list of devices: limits of the number of blocks, and of the rows of a block
 
@@ -47,8 +48,8 @@ class Task:
     offset
         constant part (k,) of the decision values f.
     penalty
-        lambda in the objective: weighted mean of the loss + (lambda / 2) alpha' K(C, C) alpha. Here alpha are the
-        coefficients of the inducing points C.
+        lambda in the objective: weighted mean of the loss + (lambda / 2) alpha' K alpha. Here K is the kernel matrix
+        of the inducing points, and alpha are their coefficients.
     largest
         for each output, (k,), the largest |target - offset| over all rows of the fit with a positive weight.
         :func:`deviation` computes it.
@@ -65,14 +66,15 @@ class Task:
     def units(self) -> Vector:
         """Return the unit of each output, (k,): the power of 2 by which the solve divides targets and coefficients.
 
-        The division prevents overflow and underflow.
+        The division by units prevents overflow and underflow.
         """
         return self.loss.units(self.largest)
 
     def in_units(self) -> Task:
-        """Return the task with the targets, offset and loss of each output divided by the output's unit.
+        """Return a copy of the task in which each output's targets and offset are divided by the output's unit.
 
-        The unit is a power of 2 (:attr:`units`). The division prevents overflow and underflow.
+        The loss of the copy is the loss of divided targets and decision values. The unit is a power of 2
+        (:attr:`units`). The division prevents overflow and underflow.
         """
         units, loss = self.units, self.loss.in_units(self.units)
         y, offset, largest = self.y / units[:, None], self.offset / units, self.largest / units
@@ -89,13 +91,20 @@ class Task:
 
 
 def deviation(y: Vector, offset: Vector) -> Vector:
-    """Return max_i |y_i - offset| (k,) for targets y (k, n), but at least MIN_DEVIATION times the largest |y_i|."""
+    """Return the largest |y - offset| of each output, (k,), but at least MIN_DEVIATION times the largest |y|.
+
+    y: targets (k, n) of k outputs.
+    offset: constant part (k,) of the decision values.
+    """
     y = np.concatenate([y, offset[:, None]], axis=1)
     return np.maximum(np.abs(y - offset[:, None]).max(axis=1), np.abs(y).max(axis=1) * MIN_DEVIATION)
 
 
 class Curvature(NamedTuple):
-    """Summarise D, the loss's second derivative at each row and output, times the row's weight.
+    """Summarise D: for each row and output, the loss's second derivative times the row's weight.
+
+    The preconditioner samples some of the rows. For the softmax loss with class probabilities p, D is p (1 - p) times
+    the row's weight.
 
     Attributes
     ----------
@@ -105,7 +114,8 @@ class Curvature(NamedTuple):
         D at the sampled rows, averaged over the outputs.
     least
         for each output, (k,), the smallest ratio of its D to the average of D over the outputs, among the sampled rows.
-        A loss that couples the outputs, such as softmax, has one ratio (1,). The solver bounds the Hessian by it.
+        For the softmax loss, one ratio (1,): the smallest p of a row times the row's weight is in place of D. The
+        solver bounds the Hessian from below by these ratios.
     """
 
     total: float
@@ -114,16 +124,16 @@ class Curvature(NamedTuple):
 
 
 class InducingPoints(NamedTuple):
-    """Hold inducing points C (m, d) with the settings of products K(X, C).
+    """Hold m inducing points, and the settings of products with kernel values between rows X and these points.
 
     Attributes
     ----------
     rows
-        the points.
+        the inducing points (m, d).
     kernel
         kernel function.
     plan
-        layout of the rows X.
+        layout: the storage format of the rows X on the device.
     dtype
         dtype of the products.
     k
@@ -143,22 +153,23 @@ class InducingPoints(NamedTuple):
 class RowBlock:
     """Hold rows X on one device, and compute the sums over these rows that a solve needs.
 
-    A :class:`Task` is the objective of one solve. :meth:`begin_task` begins the next task on the same rows.
-    :class:`RowOperator` calls the other methods. Its methods of the same names describe what they compute.
+    A :class:`Task` is the objective of one solve. :meth:`begin_task` begins the next task on the same rows. The other
+    methods are called by methods of :class:`RowOperator` with the same names, whose docstrings say what is computed.
+    K(X, C) are the kernel values between the rows X and the inducing points C.
 
     Parameters
     ----------
     cross
-        products with K(X, C).
+        object that computes products with K(X, C).
     more_precise
-        function that returns products with K(X, C) in the most precise dtype, or None if ``cross`` has this dtype.
+        function that returns such an object for the most precise dtype, or None if ``cross`` has this dtype.
     task
         the task for calls of :meth:`begin_task` without a task, or None.
 
     Attributes
     ----------
     cross
-        products with K(X, C).
+        object that computes products with K(X, C).
     k
         number of outputs.
     n
@@ -172,29 +183,32 @@ class RowBlock:
 
     @classmethod
     def built(cls, stream: Stream, X: Data, points: InducingPoints, task: Task | None = None) -> RowBlock:
-        """Lay out rows X (n, d) on the stream's device, for products with K(X, C). Return the block of these rows.
+        """Copy rows X (n, d) to the stream's device, in the storage format ``points.plan``. Return the block of rows.
 
-        points: the inducing points C, with the layout and dtype of the products.
+        points: the inducing points, and the settings of products with kernel values between rows and inducing points.
+        task: the task for calls of :meth:`begin_task` without a task, or None.
         """
         laid_out = partial(Cross, stream, X, points.rows, points.kernel, points.plan)
-        # Products in the most precise dtype compute K anew and do not store it, since a solve needs few of them.
+        # A solve needs few products in the most precise dtype, so these products do not store the kernel values.
         more_precise = None if points.dtype == points.finest else partial(laid_out, points.finest, points.k, keep=False)
         return cls(laid_out(points.dtype, points.k), more_precise, task)
 
     def begin_task(self, sample: NDArray[np.intp] | None, total: Vector, task: Task | None) -> None:
-        """Begin a solve of a task with all coefficients 0, so that all decision values f equal the offset.
+        """Begin a solve of a task with all coefficients 0, so that all decision values equal the task's offset.
+
+        The offset is the constant part of the decision values.
 
         sample: indices (s,), counted from this block's first row, of the rows that the preconditioner samples. None if
-        the sample has no rows of X.
+        the preconditioner samples only inducing points, and these are not rows of X.
         total: sum of the weights over the rows of all blocks.
-        task: loss, targets, weights and penalty for this block's rows; None for the task that the block was made with.
+        task: loss, targets, weights and penalty for this block's rows. None for the task that the constructor got.
         """
         task = task or self._local_task
         assert task is not None
         self._task, self._sample, self._gradient_products = task.in_units(), sample, self.cross
         self._loss, self._shares = self._task.loss, task.weights / total
         offset = self._task.offset[:, None]
-        # If the loss depends on f - y alone, subtract the offset from both, since smaller numbers are more precise.
+        # If the loss depends on f - y alone, subtract the offset from f and y: smaller numbers have smaller errors.
         self._shift = offset if self._loss.numbers else np.zeros_like(offset)
         self._y, self._offset = self._task.y - self._shift, offset - self._shift
         self._f = np.broadcast_to(self._offset, self._y.shape).astype(np.float64)
@@ -256,7 +270,10 @@ class RowBlock:
         return self.cross.forward_back(V)
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Return kernel values (s, m), on the host, between the rows with the indices ``rows`` and inducing points."""
+        """Return kernel values (s, m), on the host, between s rows of the block and the m inducing points.
+
+        rows: indices (s,) of the rows, counted from the block's first row.
+        """
         return self.cross.values(rows)
 
     def decision_values(self, alpha: Vector) -> Vector:
@@ -264,12 +281,14 @@ class RowBlock:
 
 
 class RowOperator:
-    """Send the solver's requests to all blocks of rows, and add the sums that they return, in the order of the blocks.
+    """Send the solver's requests to all blocks of rows, and add the sums that the blocks return.
 
-    The order of addition is fixed, so the bits of sums do not depend on which device has which block. If a block is
-    lost, its new copy gets the task and the current coefficients. During a solve, targets, decision values f and
-    coefficients are divided by ``units``. The constructor's argument ``task_arguments`` is a function:
-    task_arguments(i) returns the arguments of :meth:`RowBlock.begin_task` for block i.
+    Sums are added in the order of the blocks. The bits of sums therefore do not depend on which device has which block.
+    If a block is lost with its worker, a new copy of the block gets the task and the current coefficients. During a
+    solve, targets, decision values f and coefficients are divided by ``units``.
+
+    The constructor's argument ``task_arguments`` is a function: task_arguments(i) returns the arguments of
+    :meth:`RowBlock.begin_task` for block i.
 
     Attributes
     ----------
@@ -284,9 +303,9 @@ class RowOperator:
     n
         number of rows.
     dtype
-        dtype of the products with K(X, C) in gradients.
+        dtype of the kernel values that gradients are computed from.
     refined
-        whether these products are in the most precise dtype.
+        whether the solve has changed to the most precise dtype for gradients.
     """
 
     def __init__(self, blocks: Parts, task: Task, m: int, task_arguments: Callable[[int], tuple[Any, ...]]) -> None:
@@ -304,9 +323,10 @@ class RowOperator:
         return replayed(replies, lambda i: self._restore(i, (name, *given)))
 
     def _restore(self, i: int, *last: tuple[Any, ...]) -> Any:
-        """Repeat earlier requests to block i, which was lost with its worker, then send the ``last`` request.
+        """Repeat earlier requests to block i, which was lost with its worker, then send the requests ``last``.
 
-        The repeated requests give the block's new copy the state of the lost one. Return the reply to the last request.
+        The repeated requests give a new copy of the block the state of the lost one. Return the reply to the last
+        request.
         """
         reply = None
         for request in (("begin_task", *self._task_arguments(i)), *self._history(), *last):
@@ -316,7 +336,10 @@ class RowOperator:
         return reply
 
     def _history(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the requests after :meth:`RowBlock.begin_task` that give a new copy of a lost block its state."""
+        """Yield the requests that restore the state of a lost block in a new copy of the block.
+
+        The request "begin_task" must be sent before them.
+        """
         if self.refined:
             yield ("refine",)
         if self._alpha is not None:
@@ -335,59 +358,65 @@ class RowOperator:
         return int(max(self._call("passes")))
 
     def refine(self) -> bool:
-        """Compute gradients by products in the most precise dtype from now on.
-
-        Return False if there is no more precise dtype.
-        """
+        """Change to the most precise dtype for gradients. Return False if no dtype is more precise."""
         self.refined = all(self._call("refine"))
         self.dtype = str(self._call("dtype")[0])
         return self.refined
 
     def set_alpha(self, alpha: Vector) -> None:
-        """Set the decision values f = K(X, C) alpha + offset of all rows, for coefficients alpha (k, m)."""
+        """Set the decision values f = K(X, C) alpha + offset of all rows, for coefficients alpha (k, m) of k outputs.
+
+        K(X, C) are the kernel values between the rows and the m inducing points.
+        """
         self._call("set_alpha", alpha)
         self._alpha, self._change = alpha, None
 
     def set_change(self, change: Vector) -> None:
-        """Compute how the decision values change: the product of K(X, C) and ``change`` (k, m), for k outputs."""
+        """Compute how a change of the coefficients, (k, m) for k outputs, changes the decision values of all rows.
+
+        The result stays on the devices.
+        """
         self._call("set_change", change)
         self._change = change
 
     def take_step(self, s: Vector) -> None:
-        """Add the change that :meth:`set_change` computed, times the step lengths s (k, 1), to the decision values."""
+        """Add s times the change that :meth:`set_change` computed to the decision values. s (k, 1) are step lengths."""
         assert self._change is not None
         self._call("take_step", s)
         change = s * self._change
         self._alpha, self._change = change if self._alpha is None else self._alpha + change, None
 
     def losses(self, s: Vector | None = None) -> Vector:
-        """Return the mean loss sum_i w_i l(f_i) of each output, (k,), or of all outputs, (1,), if l couples them.
+        """Return the mean loss of each output, (k,), or of all outputs, (1,), if the loss couples the outputs.
 
-        l is the loss, f are the decision values of the rows, and the weights w of all rows sum to 1.
+        The mean loss is sum_i w_i l(f_i), for the loss l, the decision values f_i of the rows, and row weights w_i with
+        the sum 1.
 
-        s: step lengths (k, 1), or None for 0. The loss is taken at f + s * change, for the change of f that
+        s: step lengths (k, 1), or None for 0. The loss is evaluated at f + s * change, for the change of f that
         :meth:`set_change` computed.
         """
         return self._call_and_add("losses", s)
 
     def slope(self) -> Vector:
-        """Return the gradient of the mean loss with respect to the coefficients: K' (w l'(f)), (k, m).
+        """Return the gradient of the mean loss with respect to the coefficients: K^T (w * dl/df), (k, m).
 
-        K is K(X, C), f are the decision values, and the weights w of all rows sum to 1.
+        K (n, m) are the kernel values between rows and inducing points, l is the loss, and f are the decision values.
+        The weights w of the rows have the sum 1.
         """
         return self._call_and_add("slope")
 
     def rounding(self) -> Vector:
-        """Return the weighted mean of |l'(f)| + |y| + |f| over all rows, (k, 1), for decision values f and targets y.
+        """Return the weighted mean of |dl/df| + |y| + |f| over all rows, (k, 1).
 
-        The solver derives a bound of the rounding error of :meth:`slope` from this mean.
+        l is the loss, y are the targets, and f are the decision values. The solver derives a bound of the rounding
+        error of :meth:`slope` from this mean.
         """
         return self._call_and_add("rounding")
 
     def weigh(self) -> Curvature:
-        """Evaluate the loss's second derivatives at the current decision values f, for :meth:`hessian`.
+        """Evaluate the loss's second derivatives at the current decision values, for later calls of :meth:`hessian`.
 
-        Return their sum over all rows, and their values at the sampled rows, both averaged over the outputs.
+        Return a summary of the second derivatives (:class:`Curvature`), from which the preconditioner is made.
         """
         found = self._call("weigh")
         self._weighed = True
@@ -395,25 +424,28 @@ class RowOperator:
         return Curvature(sum(one.total for one in found), np.concatenate([one.sampled for one in found]), least)
 
     def hessian(self, V: Vector) -> Vector:
-        """Return the Hessian of the mean loss times V (k, m): K' (w l''(f)) K V, (k, m).
+        """Return the product of the mean loss's Hessian and each row v of V (k, m), as an array (k, m).
 
-        K is K(X, C), f are the decision values of the last :meth:`weigh`, and the weights w of all rows sum to 1.
+        A row v has the coefficients of one of k outputs. K (n, m) are the kernel values between rows and inducing
+        points. The loss l has the second derivatives d2l/df2 by the decision values f, at the last call of
+        :meth:`weigh`. The weights w of the rows have the sum 1. The product is K^T (w * d2l/df2 * (K v)).
         """
         return self._call_and_add("hessian", V)
 
     def decision_values(self, alpha: Vector) -> Vector:
-        """Return the decision values f (k, n) of all rows, computed in the same dtype as gradients.
+        """Return the decision values (k, n) of all rows for the coefficients alpha (k, m), in the dtype of gradients.
 
-        alpha: coefficients (k, m). Both f and alpha are in the units of the caller's targets, not divided by ``units``.
+        Inside the solver, coefficients and decision values are divided by a unit of each output (``units``). Here alpha
+        and the decision values are in the targets' unit.
         """
         units = self.units[:, None]
         return np.concatenate(self._call("decision_values", alpha / units), axis=1) * units
 
 
 def blocks(n: int) -> list[slice]:
-    """Divide n rows into at most MAX_BLOCKS blocks of at least MIN_ROWS rows, and return the slice of each block.
+    """Divide n rows into at most MAX_BLOCKS blocks of at least MIN_ROWS rows. Return the slice of rows of each block.
 
-    The slices depend on n alone.
+    The slices depend on n alone. If n is less than MIN_ROWS, one block has all rows.
     """
     ends = np.linspace(0, n, min(MAX_BLOCKS, max(1, n // MIN_ROWS)) + 1).astype(int)
     return [slice(int(a), int(b)) for a, b in pairwise(ends)]
