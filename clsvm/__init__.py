@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from clsvm.opencl.memory import release_memory
 
 _MODULES = ("libsvm", "linalg", "model_selection", "plots", "probability")
-_HOMES = {  # module: its public names
+_HOMES = {  # for each module, the public names that it defines
     "errors": ("BuildError", "ClsvmError", "DeviceError"),
     "estimators.convert": ("from_sklearn", "to_sklearn"),
     "estimators.falkon": ("FalkonClassifier", "FalkonRegressor", "LogisticFalkonClassifier"),
@@ -60,7 +60,7 @@ _HOMES = {  # module: its public names
 
 
 def __dir__() -> list[str]:
-    """Return the public names, which are imported on their first use."""
+    """Return the public names of the package, sorted."""
     return sorted(__all__)
 
 

@@ -1,4 +1,4 @@
-"""``python -m clsvm`` is the command ``clsvm``."""
+"""Run the command ``clsvm`` for ``python -m clsvm``."""
 
 from __future__ import annotations
 

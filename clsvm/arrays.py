@@ -1,8 +1,8 @@
 """Check and convert the caller's data matrices X (n, d), dense or sparse.
 
 :func:`checked` and :func:`check_files` detect malformed sparse matrices and shortened memory-mapped files.
-:func:`canonical` converts X to the form that clsvm.gram.layouts reads. The other functions select and renumber columns,
-stack matrices, and subtract a centre from rows.
+:func:`canonical` converts X to an array of floats or to a CSR matrix with sorted indices. The other functions select
+and renumber columns, stack matrices, and subtract a vector from all rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 _PARTS = ("data", "indices", "indptr", "offsets", "row", "col")  # attributes in which sparse matrices hold their arrays
-_MANY = 1 << 17  # empty columns are left out only of matrices with more columns than this
+_MANY = 1 << 17  # empty columns are removed only from matrices with more columns than this
 
 
 def checked(X: Any, name: str = "X") -> Any:
@@ -45,13 +45,13 @@ def mapped(X: Any) -> Iterator[mmap.mmap]:
         while isinstance(base, np.ndarray):
             base = base.base
         if isinstance(base, mmap.mmap):
-            with contextlib.suppress(OSError):  # an anonymous map has no file: size() raises, and it is left out
+            with contextlib.suppress(OSError):  # size() raises for an anonymous map, which has no file and is left out
                 base.size()
                 yield base
 
 
 def check_files(*given: Any) -> None:
-    """Call :func:`check_file` for every memory-mapped file of the given arrays."""
+    """Raise ValueError if a memory-mapped file that holds data of the given arrays has become shorter."""
     for file in (file for one in given for file in mapped(one)):
         check_file(file, len(file))
 
@@ -66,7 +66,10 @@ def check_file(file: mmap.mmap, size: int) -> None:
 
 
 def _check(X: Any, name: str) -> None:
-    """Raise ValueError if the arrays of a sparse matrix (n, d) contradict each other. The message calls X ``name``."""
+    """Raise ValueError if the arrays of sparse X contradict each other, or if X is not two-dimensional.
+
+    The message calls X ``name``.
+    """
     if X.ndim != 2:
         raise ValueError(f"{name} must be rows of features, got a sparse array of the shape {X.shape}")
     try:
@@ -75,42 +78,43 @@ def _check(X: Any, name: str) -> None:
             if not kinds <= {np.dtype(np.int32), np.dtype(np.int64)}:
                 raise ValueError(f"indices and indptr are of {' and '.join(map(str, kinds))}, expected int32 or int64")
             copy.copy(X).check_format(full_check=True)  # a copy, since check_format may modify the matrix
-            if (X.indptr[1:] < X.indptr[:-1]).any():  # check_format does not see this if indptr[-1] is 0
+            if (X.indptr[1:] < X.indptr[:-1]).any():  # check_format misses decreasing pointers if indptr[-1] is 0
                 raise ValueError("indptr must be a non-decreasing sequence")
         elif X.format == "coo":
             sp.coo_matrix((X.data, (X.row, X.col)), shape=X.shape)
         elif X.format == "lil" and any(len(at) != len(values) for at, values in zip(X.rows, X.data, strict=True)):
-            raise ValueError("a row has another number of values than of column numbers")
+            raise ValueError("got a row with unequal numbers of values and column indices")
     except ValueError as error:
         raise ValueError(f"{name} is malformed ({X.format}): {error}") from None
 
 
 def columns(*parts: Any) -> NDArray[np.int32]:
-    """Return the ascending numbers of the columns in which at least one of the CSR matrices has an entry."""
+    """Return the ascending numbers of the columns in which at least one of the CSR matrices ``parts`` has an entry."""
     return np.unique(np.concatenate([X.indices[: X.indptr[-1]] for X in parts]))
 
 
 def without_empty(X: Any) -> Any:
-    """Return sparse X (n, d) without its empty columns if most columns are empty (:func:`mostly_empty`), else X."""
+    """Return X (n, d) without empty columns if X is sparse with very many of them (:func:`mostly_empty`), else X."""
     return renumbered(X, columns(X)) if sp.issparse(X) and mostly_empty(X) else X
 
 
 def mostly_empty(X: Any) -> bool:
-    """Return whether a CSR matrix has more columns than ``_MANY``, and more than four columns per entry."""
+    """Return whether a CSR matrix has more columns than ``_MANY``, and more than four columns per stored entry."""
     return bool(X.shape[1] > max(_MANY, 4 * X.nnz))
 
 
 def renumbered(X: Any, kept_columns: NDArray[np.integer]) -> sp.csr_matrix:
     """Renumber the columns of the CSR matrix X: column ``kept_columns[j]`` becomes column j. ``kept_columns`` ascends.
 
-    Behind the kept columns, each row's other entries are packed without gaps, whatever their columns were. They still
-    count in the row's norm. They add nothing to inner products with rows that have entries in ``kept_columns`` alone.
+    Entries in other columns are kept, so that norms of rows stay the same. Each row stores these entries one after
+    another, from column len(kept_columns) on. The added columns therefore stand for no feature. The inner product with
+    a row whose entries all lie in ``kept_columns`` stays the same.
     """
     indices, data = X.indices[: X.indptr[-1]], X.data[: X.indptr[-1]]
     index = np.searchsorted(kept_columns, indices)
     is_kept = np.append(kept_columns, -1)[index] == indices
     rows, others = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), np.flatnonzero(~is_kept)
-    first = np.searchsorted(rows[others], rows[others])  # index in ``others`` where each entry's row begins
+    first = np.searchsorted(rows[others], rows[others])  # index in ``others`` of the first entry of the same row
     number = np.arange(len(others)) - first
     index[others] = len(kept_columns) + number
     width = len(kept_columns) + int(number.max(initial=-1)) + 1
@@ -139,9 +143,9 @@ Data = Any  # (n, d) C-contiguous float32/float64 array or CSR matrix with sorte
 
 
 def both_dense(X: Any, Y: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """Return X (n, d) and Y (m, d) as dense float64 arrays, and the number of columns left out.
+    """Return X (n, d) and Y (m, d) as dense float64 arrays, and the number of columns that were removed.
 
-    If X and Y are both sparse, columns that are empty in both are left out.
+    If X and Y are both sparse, the columns that are empty in both are removed. Otherwise all columns stay.
     """
     matrices, empty = [checked(Z) for Z in ((X,) if Y is X else (X, Y))], 0
     if sp.issparse(X) and sp.issparse(Y):
@@ -152,11 +156,11 @@ def both_dense(X: Any, Y: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]
 
 
 def canonical(X: Any) -> Data:
-    """Convert X to the form that clsvm.gram.layouts reads; return a dense X itself if it has that form.
+    """Convert X (n, d) to an array or CSR matrix of float32 or float64, in the form that device code reads.
 
-    The result is float32 or float64. A dense result is aligned and in C order. A sparse result is CSR with int32
-    indices that ascend without duplicates in each row. Raises ValueError for a malformed sparse matrix, or one of 2^31
-    or more columns.
+    float32 values stay float32, and all other values become float64. A dense result is aligned and in C order. A dense
+    X that has this form is returned itself. A sparse result has int32 indices that ascend without duplicates in each
+    row. Raises ValueError for a malformed sparse matrix, or one of 2^31 or more columns.
     """
     if not sp.issparse(X):
         X = np.asarray(X)
@@ -166,7 +170,7 @@ def canonical(X: Any) -> Data:
         raise ValueError(f"X has {X.shape[1]} features, expected less than {2**31}")
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)
-    # a new matrix, since SciPy's flags of sorted and unique indices may be outdated in X
+    # a new matrix, since X may have outdated flags that say whether its indices are sorted and unique
     X = sp.csr_matrix((X.data, X.indices, X.indptr), shape=X.shape)
     if not X.has_canonical_format:
         X = X.copy()
@@ -175,14 +179,14 @@ def canonical(X: Any) -> Data:
 
 
 def stacked(parts: Sequence[Data]) -> Data:
-    """Stack the rows of matrices (n_i, d), all dense or all CSR, to one matrix."""
+    """Stack the rows of matrices with d columns each, all dense or all CSR, into one matrix."""
     if len(parts) == 1:
         return parts[0]
     return sp.vstack(parts, "csr") if sp.issparse(parts[0]) else np.concatenate(parts)
 
 
 def centred(X: Data, centre: NDArray[np.float64]) -> Data:
-    """Subtract the vector ``centre`` (d,) from all rows of X (n, d), dense or CSR; if it is 0, return X itself."""
+    """Subtract the vector ``centre`` (d,) from all rows of X (n, d), dense or CSR. Return X itself if centre is 0."""
     if not centre.any():
         return X
     if not sp.issparse(X):

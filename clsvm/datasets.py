@@ -9,7 +9,7 @@ import numpy as np
 
 from clsvm.files import atomic_write
 
-_POSITIVE = {"breast_cancer": 1, "digits": 8}  # data set -> the label that becomes +1; all others become -1
+_POSITIVE = {"breast_cancer": 1, "digits": 8}  # for each data set, the label that becomes +1; all others become -1
 NAMES = tuple(_POSITIVE)
 
 

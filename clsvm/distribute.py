@@ -1,17 +1,17 @@
 """Distribute a fit over several devices or Dask workers.
 
-The training rows are divided into parts. A part is an object with some of the rows: a shard of an SVM
-(solvers/sharded.py) or a block of a Nyström model (nystrom/rows.py). Parts live in threads of this process, one thread
-for each device (:class:`OnDevices`), or on Dask's workers (clsvm.dask.executor.OnWorkers).
+The training rows are divided among objects that are called parts. A part stores some of the rows on a device, and
+computes with them. Parts live in threads of this process, one thread for each device (:class:`OnDevices`), or on Dask's
+workers (clsvm.dask.executor.OnWorkers).
 
-In a request, the solver calls a method of every part, or reads an attribute of every part. A part that is lost with its
-worker is restored in two steps:
+In a request, the solver calls a method of every part, or reads an attribute of every part. If a Dask worker fails, its
+parts are lost. A lost part is restored in two steps:
 
-1. Its reply to the request is :class:`Lost`.
-2. The solver repeats the requests that led to the part's state (:func:`replayed`). The first of them builds the part
+1. The part's reply to the request is :class:`Lost`.
+2. The solver repeats the requests that led to the part's state (:func:`replayed`). The first request builds the part
    again.
 
-:func:`run_pieces` needs no parts: several workers take independent pieces of work from one queue.
+:func:`run_pieces` works without parts: several workers take independent pieces of work from one queue.
 """
 
 import threading
@@ -36,17 +36,17 @@ Vector = NDArray[np.float64]
 Request = tuple[Any, ...]
 Worker = TypeVar("Worker")
 Piece = TypeVar("Piece")
-TRIES = 3  # the fit fails if a part is lost more than this many times during one request
-_ENDED = object()  # message of a worker's thread that has ended without an error
+TRIES = 3  # a fit fails if the same training rows are lost by failing workers more than TRIES times during one request
+_ENDED = object()  # a worker's thread sends this message when it ends without an error
 _POLL = 0.2  # seconds between two checks for Ctrl-C
 
 
 class Lost:
-    """Stand for the reply of a part that was lost with its worker. The part's state is lost, too."""
+    """Stand for a reply that is missing because a Dask worker failed. The worker's training rows are lost, too."""
 
 
 class Parts(Protocol):
-    """Send requests to the parts into which the training rows of a fit are divided.
+    """Send requests to the parts of a fit. A part is an object that stores some of the training rows.
 
     Attributes
     ----------
@@ -59,27 +59,31 @@ class Parts(Protocol):
     def call(self, name: str, given: Sequence[Request | None]) -> list[Any]:
         """Call the method ``name`` of each part i with the arguments ``given[i]``, and return the replies.
 
-        A part i whose ``given[i]`` is None is not called, and its reply is None. The reply of a lost part is
-        :class:`Lost`.
+        A part is an object that stores some of the training rows. If ``given[i]`` is None, part i is not called, and
+        its reply is None. If the worker of a part has failed, the part's reply is :class:`Lost`.
         """
 
     def peak(self) -> int:
-        """Return the largest number of bytes that one device has allocated at a time for parts of this fit."""
+        """Return the largest number of bytes that one device has allocated at a time for this fit."""
 
     def memory(self) -> tuple[int, int | str | None]:
-        """Return the bytes allocated now on the caller's devices, and the memory limit for more allocations there."""
+        """Return the bytes allocated now on the caller's devices, and the memory limit for further allocations there.
+
+        With several devices, the numbers are the most bytes allocated on one device, and the fewest bytes still free.
+        """
 
 
 def call_one(parts: Parts, i: int, name: str, *given: Any) -> Any:
-    """Send a request to part i alone. Return the part's reply, or :class:`Lost` if the part was lost."""
+    """Call the method ``name`` of part i alone. Return its reply, or :class:`Lost` if the part's worker has failed."""
     return parts.call(name, [given if k == i else None for k in range(len(parts.sizes))])[i]
 
 
 def replayed(replies: list[Any], replay: Callable[[int], Any]) -> list[Any]:
-    """Return the replies, with ``replay(i)`` in place of the reply of each lost part i.
+    """Return the replies of all parts, with ``replay(i)`` in place of each reply i that is :class:`Lost`.
 
-    ``replay`` restores the part's state, repeats the request, and returns the reply, or :class:`Lost` if the part is
-    lost again. Raises DeviceError if a part is lost more than TRIES times.
+    A part stores some of the training rows, and is lost if its worker fails. ``replay(i)`` builds part i again, repeats
+    the request, and returns the reply, or :class:`Lost` if the part is lost again. Raises DeviceError if a part is lost
+    more than TRIES times.
     """
     for i, reply in enumerate(replies):
         losses = Counter[int]()
@@ -91,7 +95,11 @@ def replayed(replies: list[Any], replay: Callable[[int], Any]) -> list[Any]:
 
 
 def count_losses(losses: Counter[int], lost: Iterable[int]) -> None:
-    """Add one to ``losses[i]`` for each lost part i. Raises DeviceError if a part is lost more than TRIES times."""
+    """Add one to ``losses[i]`` for each index i in ``lost``. Raises DeviceError if a count then exceeds TRIES.
+
+    The indices are those of parts, objects that store some of the training rows, whose results were lost because
+    their worker failed.
+    """
     losses.update(lost)
     most = max(losses.values())
     if most > TRIES:
@@ -99,9 +107,9 @@ def count_losses(losses: Counter[int], lost: Iterable[int]) -> None:
 
 
 def split(rows: NDArray[np.intp], sizes: Sequence[int]) -> list[NDArray[np.intp]]:
-    """Divide ascending numbers of training rows among the parts that hold these rows. Return an array for each part.
+    """Divide ``rows``, ascending numbers of training rows, among parts that store ``sizes`` consecutive rows each.
 
-    The array counts rows from the part's first row. ``sizes`` are the numbers of rows of the parts.
+    Return an array for each part: the numbers of its rows, counted from the part's first row.
     """
     ends = np.cumsum(sizes)
     cuts = np.searchsorted(rows, ends[:-1])
@@ -109,16 +117,17 @@ def split(rows: NDArray[np.intp], sizes: Sequence[int]) -> list[NDArray[np.intp]
 
 
 def call_part(part: Any, name: str, given: Sequence[Any]) -> Any:
-    """Call the method ``name`` of a part, or read the attribute of that name."""
+    """Return the result of the method ``name`` of ``part`` for the arguments ``given``, or the attribute ``name``."""
     found = getattr(part, name)
     return found(*given) if callable(found) else found
 
 
 @contextmanager
 def memory_share(stream: Stream, left: int) -> Iterator[None]:
-    """Lower the stream's memory limit inside this context, in which one of ``left`` remaining parts is built.
+    """Lower the memory limit of ``stream`` until the context ends.
 
-    The part can use 1 / ``left`` of the stream's free memory, so that memory is left for the other parts.
+    Inside the context 1 / ``left`` of the stream's free memory can be allocated. ``left`` is the number of objects that
+    still need memory, so that each can have an equal share.
     """
     reserved = (stream.limit - stream.allocated) * (left - 1) // left
     stream.limit -= reserved
@@ -129,7 +138,7 @@ def memory_share(stream: Stream, left: int) -> Iterator[None]:
 
 
 class _Caller(Executor):
-    """Run calls in the caller's own thread."""
+    """Run each submitted call at once in the caller's thread, with the interface of a thread pool."""
 
     def submit(self, call: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -150,7 +159,7 @@ class DeviceThread:
 
 @contextmanager
 def open_streams(device: Any, memory_limit: int | str | None) -> Iterator[list[DeviceThread]]:
-    """Open a stream for each device, and close all of them when the context ends.
+    """Open a stream (a command queue with a memory limit) for each device, and close all streams when the context ends.
 
     A single device is used in the caller's thread, and each device of a list in a new thread. If a list names a device
     several times and ``memory_limit`` is None, the streams of this device share its memory equally. Raises DeviceError
@@ -176,9 +185,9 @@ def open_streams(device: Any, memory_limit: int | str | None) -> Iterator[list[D
 
 
 class OnDevices:
-    """Implement :class:`Parts` by threads of this process, one for each device. No part is ever lost.
+    """Send requests to parts, objects that store some of the training rows, in one thread of this process per device.
 
-    ``owners[i]`` is the index in ``threads`` of the thread that holds part i. ``build(stream, i)`` makes and returns
+    ``owners[i]`` is the index in ``threads`` of the thread that uses part i. ``build(stream, i)`` makes and returns
     part i on that thread's stream.
     """
 
@@ -219,10 +228,10 @@ def run_pieces(
 ) -> Generator[None]:
     """Run ``work(worker, pieces)`` in a thread for each worker, and yield whenever a worker's generator yields.
 
-    Each worker takes its next piece from a common queue, so a faster worker does more pieces. A single worker runs in
-    the caller's thread. If a worker raises, the other workers are stopped and the exception is raised here. All workers
-    are stopped if the caller closes this generator. A stopped worker ends at its next call of
-    :func:`clsvm.threads.check_interrupt`, which raises KeyboardInterrupt in it.
+    Each worker takes its next piece of work from a common queue, so a faster worker does more pieces. A single worker
+    runs in the caller's thread. If a worker raises an exception, the other workers are stopped, and the exception is
+    raised here. All workers are stopped if the caller closes this generator. In a stopped worker, the next call of
+    :func:`clsvm.threads.check_interrupt` raises KeyboardInterrupt.
     """
     if len(workers) == 1:
         yield from work(workers[0], iter(pieces))
@@ -258,7 +267,7 @@ def run_pieces(
         while left:
             try:
                 message = messages.get(timeout=_POLL)
-            except Empty:  # waits are short: Ctrl-C does not end a wait if another thread gets its signal
+            except Empty:  # Ctrl-C does not end a wait if another thread receives the signal, so waits are short
                 continue
             if isinstance(message, BaseException):
                 raise message

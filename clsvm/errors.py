@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# To find the caller, ``warn`` skips frames of these packages. importlib counts, since clsvm may warn during its import.
+# To find the caller, ``warn`` skips stack frames of these packages. importlib has frames while clsvm is imported.
 _NOT_THE_CALLER = ("clsvm", "importlib")
 
 
@@ -40,31 +40,34 @@ def naming(parameter: str) -> Iterator[None]:
 
 
 def install(extra: str) -> str:
-    """Return the command that installs the optional packages of the extra ``extra``, such as "plot".
+    """Return a text with the pip command that installs the optional packages of the extra ``extra``, such as "plot".
 
-    The command names the source folder, because clsvm is on no package index.
+    The command is to be run in the folder of clsvm's source, because no package index has clsvm.
     """
     return f"pip install '.[{extra}]' in the folder of clsvm's source"
 
 
 class ClsvmError(Exception):
-    """A failure of the device or computer, as opposed to invalid input."""
+    """Report a failure of the device or computer, as opposed to invalid input."""
 
 
 class DeviceError(ClsvmError):
-    """No OpenCL platform or usable device was found, several devices match a name, or a device ran out of memory."""
+    """Report that no usable OpenCL device was found, several devices match a name, or a device ran out of memory."""
 
 
-class HostMemoryError(MemoryError, ClsvmError):  # the first base gives __new__; MemoryError needs its own
-    """The system refused memory to this process. The message names the request, the nearest limit and a remedy."""
+class HostMemoryError(MemoryError, ClsvmError):  # MemoryError comes first, because it needs its own __new__
+    """Report that the system refused memory to this process.
+
+    The message names the request, the nearest limit and a remedy.
+    """
 
 
 class BufferSizeError(DeviceError):
-    """A buffer is larger than the largest one that the device allows."""
+    """Report that a buffer is larger than the largest buffer that the device allows."""
 
 
 class MemoryLimitError(ValueError):
-    """memory_limit is too small for the next buffer; later buffers may need more.
+    """Report that memory_limit is too small for the next buffer. Later buffers may need more.
 
     limit: the memory_limit in bytes. allocated: bytes allocated so far. more: bytes of the next buffer.
     """
@@ -78,11 +81,11 @@ class MemoryLimitError(ValueError):
 
 
 class CheckpointError(ClsvmError, ValueError):
-    """A checkpoint is damaged, or belongs to other data or parameters than the fit that reads it."""
+    """Report that a checkpoint is damaged, or belongs to other data or parameters than the fit that reads it."""
 
 
 class BuildError(ClsvmError):
-    """An OpenCL program did not build.
+    """Report that an OpenCL program did not build.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Export Expression, which parses a user's own kernel function, and FUNCTIONS, the table of functions it may call."""
+"""Export Expression, which parses a user's kernel expression, and FUNCTIONS, which an expression may call."""
 
 from __future__ import annotations
 

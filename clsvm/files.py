@@ -27,7 +27,7 @@ if sys.platform != "win32":
     import pwd
 
 PathLike = str | os.PathLike[str]
-# errors that NumPy and zipfile raise for a damaged archive .npz; MemoryError, if it declares an array of a huge shape
+# errors that NumPy and zipfile raise for a damaged .npz archive; MemoryError if its header has a huge array shape
 DAMAGED_ARCHIVE = (
     *(zipfile.BadZipFile, tokenize.TokenError, struct.error, ValueError, TypeError, RuntimeError, EOFError, OSError),
     *(LookupError, OverflowError, MemoryError, SyntaxError),
@@ -69,8 +69,9 @@ def check_writable(path: PathLike) -> None:
 def text_stream(stream: io.BufferedReader, path: PathLike, kind: str = "svmlight text") -> BinaryIO:
     """Return a binary stream of text that can be rewound: ``stream`` itself or, for a pipe, a copy in memory.
 
-    Raises ValueError if the stream begins as a .npy file or a zip archive such as .npz, or if its first block has zero
-    bytes and no line break. The message names ``path``, the file's name, and ``kind``, the expected contents.
+    Raises ValueError if the stream begins as a .npy file or a zip archive, such as .npz. Raises ValueError, too, if the
+    first block has null bytes and no line break. The message names ``path``, the file's name, and ``kind``, the
+    expected contents.
     """
     start = stream.peek()
     if start.startswith(_NUMPY) or (b"\0" in start and b"\n" not in start):
@@ -129,8 +130,9 @@ def private_folder(path: PathLike) -> None:
 def exposed(path: PathLike) -> str:
     """Return a sentence on who else can change the file at ``path``; "" if only this user and root can.
 
-    Each folder above ``path`` is checked, too: its owner can replace the files in it, and so can users with write
-    access unless its sticky bit is set. On Windows the result is always "". Raises OSError if ``path`` is missing.
+    Each folder above ``path`` is checked too, because its owner can replace the files in it. Other users with write
+    access to a folder can do so unless the folder's sticky bit is set. On Windows the result is always "". Raises
+    OSError if ``path`` is missing.
     """
     given, real = Path(os.path.abspath(path)), Path(os.path.realpath(path))
     above = {place for one in (given, real) for place in one.parents}
@@ -141,8 +143,8 @@ def exposed(path: PathLike) -> str:
 def changed_by_others(path: Path, above: bool = False) -> str:
     """Return a sentence on who else owns or can write to one file or folder; "" if only this user and root can.
 
-    above: whether ``path`` is a folder above the checked file. Such a folder may be writable to others if its sticky
-        bit is set: they cannot rename or delete files that are not theirs.
+    above: whether ``path`` is a folder above the checked file. Other users may have write access to such a folder if
+        its sticky bit is set. The sticky bit keeps them from renaming or deleting files of this user.
     """
     if sys.platform == "win32":
         return ""
@@ -160,7 +162,7 @@ def changed_by_others(path: Path, above: bool = False) -> str:
 
 @cache
 def _own_group(group: int, user: int) -> bool:
-    """Return whether a group is root's, or a private group whose only member is this user."""
+    """Return whether ``group`` is root's, or a private group: it has the name of ``user``, and no other member."""
     if sys.platform == "win32" or not group:
         return True
     try:

@@ -1,9 +1,11 @@
 """Define the losses l(f, y) of Nyström kernel machines as records with their derivatives.
 
 f (k, n) holds decision values and y (k, n) targets, for k outputs and n rows. Two classes have one output with targets
-y of -1 and 1. k > 2 classes have an output each, with y of 0 and 1. Estimators name a loss of ``LOSSES``, and Newton's
-method reads its derivatives in f. To add a loss, add a record here. The bounds of the objective in nystrom/newton.py
-need l >= 0, l'' <= 1 and |l'''| <= 2 l''.
+-1 and 1. More classes have one output each. Their targets are 0 and 1 for the softmax loss, and -1 and 1 for the
+squared loss. Estimators name a loss of ``LOSSES``. Newton's method reads the loss's derivatives with respect to f.
+
+To add a loss, add a record here. Let l'' and l''' be its second and third derivatives with respect to f. Bounds in
+nystrom/newton.py need l >= 0, l'' <= 1 and |l'''| <= 2 l''.
 
 Source: Meanti et al. 2020 (Kernel methods through the roof), section 3 and appendix A; Marteau-Ferey, Bach, Rudi 2019
 (generalised self-concordance).
@@ -23,7 +25,7 @@ from scipy.special import expit, logsumexp, softmax
 
 Vector = NDArray[np.float64]
 Function = Callable[[Vector, Vector], Vector]
-TINY = 1e-4  # for smaller arguments log cosh is the first two terms of its power series, within float64 rounding
+TINY = 1e-4  # below this argument the first two terms of the power series of log cosh are exact up to float64 rounding
 
 
 @dataclass(frozen=True)
@@ -35,16 +37,16 @@ class Loss:
     name
         name by which estimators take the loss.
     value
-        function that returns l: (k, n), or (1, n) for a coupled loss.
+        function that returns l: (k, n), or (1, n) for a coupled loss, which depends on all outputs of a row together.
     derivative
         function that returns dl/df (k, n).
     second
-        function that returns d2l/df2 (k, n). For a coupled loss it returns p (k, n) instead. The second derivatives at
-        a row are then the matrix diag(p) - p p' of the row's column p.
+        function that returns d2l/df2 (k, n). For a coupled loss it returns the probabilities p (k, n) instead. The
+        second derivatives at a row are then diag(p_i) - p_i p_i', where p_i is the row's column of p.
     constant
         function of y and row weights (n,) that returns the constant f (k,) that minimises the weighted sum of losses.
     quadratic
-        whether the second derivative does not depend on f.
+        whether the second derivative is the same for all f.
     coupled
         whether l depends on all outputs together.
     numbers
@@ -53,7 +55,7 @@ class Loss:
         upper bound of |dl/df|: a number, or (k,) for each output. For a coupled loss: of its sum over the outputs.
     scaled
         function of u (k, 1), a scale of f and y for each output, that returns the Loss for f / u and y / u
-        (:meth:`in_units`). None if the scale does not change the loss.
+        (:meth:`in_units`). None if the scaled loss is the same function, or if the loss is never scaled.
     """
 
     name: str
@@ -68,7 +70,7 @@ class Loss:
     scaled: Callable[[Vector], Loss] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle a record of LOSSES as its name, since pickle refuses the lambdas in it."""
+        """Pickle this loss as its name in LOSSES, because pickle refuses its lambda functions."""
         return _by_name, (self.name,)
 
     def units(self, largest: Vector) -> Vector:
@@ -84,7 +86,7 @@ class Loss:
         return np.where(largest > 0, np.ldexp(0.5, np.frexp(most)[1]), 1.0)
 
     def in_units(self, units: Vector) -> Loss:
-        """Return the Loss of f and y in units of u = ``units`` (k,): l(u f, u y) / u^2, which is l in units of u^2."""
+        """Return the loss l(u f, u y) / u^2 of decision values f and targets y: l is this loss, u are the ``units``."""
         return self if self.scaled is None else self.scaled(units[:, None])
 
 
@@ -95,8 +97,8 @@ def _by_name(name: str) -> Loss:
 def _log_cosh(f: Vector, y: Vector, unit: Vector | float) -> Vector:
     u = np.abs(f - y)
     v = u * unit
-    tiny = np.square(u) / 2 * (1 - np.square(np.minimum(v, TINY)) / 6)  # without unit^2, which may underflow
-    small = np.log1p(2 * np.square(np.sinh(np.minimum(v, 1.0) / 2)))  # avoids cancellation near 0
+    tiny = np.square(u) / 2 * (1 - np.square(np.minimum(v, TINY)) / 6)  # does not compute unit^2, which may underflow
+    small = np.log1p(2 * np.square(np.sinh(np.minimum(v, 1.0) / 2)))  # this form avoids cancellation near 0
     large = np.where(v < 1, small, v + np.log1p(np.exp(-2 * v)) - np.log(2))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.where(v < TINY, tiny, large / unit / unit)
@@ -129,7 +131,10 @@ def crossing(slope: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _middle(y: Vector, w: Vector) -> Vector:
-    """Return c (k,): for each output, the number that minimises sum_i w_i log cosh(c - y_i) over its targets y_i."""
+    """Return for each of k outputs the number c that minimises sum_i w_i log cosh(c - y_i), as an array (k,).
+
+    y_i are the targets of the output, and w_i the weights of the rows.
+    """
     rows = y[:, w > 0]
     ends = rows.min(axis=1), rows.max(axis=1)
     w = w[w > 0]
@@ -169,7 +174,7 @@ _LOSSES = (
         steepest=1.0,
     ),
     Loss(
-        "softmax",  # log sum_c exp(f_c) - f_y
+        "softmax",  # log sum_c exp(f_c) - f_y, where f_y is the decision value of the row's own class
         lambda f, y: np.asarray(logsumexp(f, axis=0, keepdims=True) - (f * y).sum(axis=0, keepdims=True)),
         lambda f, y: softmax(f, axis=0) - y,
         lambda f, y: softmax(f, axis=0),

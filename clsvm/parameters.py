@@ -27,10 +27,11 @@ shrinking
 tol
     KKT violation at which the solver stops
 cache_size
-    Size of the cache for kernel rows in MB; "auto" takes what memory_limit leaves if a cache is expected to save time
+    Size in MB of the cache for rows of the kernel matrix; "auto" takes what memory_limit leaves, if a cache is expected
+    to save time
 class_weight : dict or 'balanced' or None
-    Factor for each class, by which C is multiplied, or in NuSVC the coefficients' bounds: a dict, "balanced" for
-    factors that are inverse to the classes' numbers of rows, or None. A class of weight 0 is left out
+    Factor for each class: a dict, "balanced" for factors that are inverse to the classes' numbers of rows, or None for
+    1. The factor multiplies C, or in NuSVC the bounds of the coefficients. A class of weight 0 is left out
 verbose
     Show progress on stderr: a bar on a terminal, else a line every ten seconds
 max_iter
@@ -48,30 +49,33 @@ device : str or int or Device or CommandQueue or list or None
     binary problems, among several devices. None takes the environment variable CLSVM_DEVICE, else a usable GPU, else a
     usable CPU
 working_set_size
-    Number of rows in a working set; "auto" takes the size of the least estimated cost
+    Number of rows in a working set, the rows whose coefficients are optimised together; "auto" takes the size with the
+    least estimated cost
 gap_tol
     Stop as soon as the relative duality gap is this small; with None tol alone decides
 dtype
     "float32" or "float64", the dtype of kernel values; sums and coefficients are always float64. If float32 values
     cannot reach tol, float64 is used, and the report says so. A device without double precision refuses "float64". If
-    float32 is too coarse on such a device, the host solves problems of up to 4096 coefficients ("crammer_singer": 600)
+    float32 is too coarse on such a device, the host solves problems of at most 4096 coefficients, or 600 coefficients
+    with "crammer_singer". Larger problems do not converge, and the report says so
 precision
     "float32", or "fast" to compute large products of dense rows by the device's matrix units (tensor cores). A fit uses
-    them if the device has them, a trial product is right, and their rounding errors are small enough for tol. The
-    report says what was used. Final checks in float64 and predictions never use them
+    matrix units if the device has them, a trial product is right, and the rounding errors are small enough for tol. The
+    report says what was used. Final checks in float64 and predictions never use matrix units
 memory_limit
     Bytes, or text such as "2GB"; None takes half of the device's free memory
 layout
     Layout of the rows on the device: "dense"; "bits", rows of 0 and 1 with a bit for each feature, for SVMs on one
     device; "clustered", similar sparse rows stored together; "csr", only the entries of sparse rows; "hybrid", columns
-    with many entries stored densely, the others as entries; "inverted", as hybrid with an index from columns to
-    rows, on CPUs; "auto" takes the layout of the least estimated cost
+    with many entries stored densely, the others as entries; "inverted", as "hybrid" with an index from columns to
+    rows, on CPUs; "auto" takes the layout with the least estimated cost
 multi_class
     For more than two classes: "ovo", a binary classifier for each pair; "ovr", a binary classifier for each class
-    against the rest; "crammer_singer", one problem for all classes without offsets (GTSVM, equation 3). "ovr" and
-    "crammer_singer" have dual_coef_ (k, n_SV), intercept_ (k,) and decision values (n, k)
+    against the rest; "crammer_singer", one problem for all classes without offsets (Cotter, Srebro, Keshet 2011,
+    equation 3). "ovr" and "crammer_singer" have dual_coef_ (k, n_SV), intercept_ (k,) and decision values (n, k) for k
+    classes
 bias
-    Whether the decision function has an offset (GTSVM, section 2)
+    Whether the decision function has an offset (Cotter, Srebro, Keshet 2011, section 2)
 max_time
     Seconds after which the solver stops, None for no limit
 warm_start
@@ -79,7 +83,7 @@ warm_start
     fit. Each binary problem starts from its own coefficients. If the classes changed, fits of two classes and of
     "crammer_singer" raise ValueError; others start anew
 checkpoint : str or path or None
-    File from which a fit continues if it exists. It is written every checkpoint_every seconds, at the end and on
+    File from which a fit continues if it exists. The file is written every checkpoint_every seconds, at the end and on
     Ctrl-C. A checkpoint of other data, another C or another kernel raises CheckpointError. The file holds coefficients,
     so binary problems that were solved begin at their optimum
 checkpoint_every
@@ -121,7 +125,7 @@ class Limits:
             raise self.error(f"{name} must be {self.expected}, got {value!r}")
 
     def read(self, text: str) -> Any:
-        """Convert a word of the command line to a value. Raises ValueError for an invalid word."""
+        """Return the parameter's value for the text of a command-line flag, which is the text itself."""
         return text
 
 
@@ -129,8 +133,18 @@ class Limits:
 class Number:
     """Describe a parameter whose valid values are numbers within bounds.
 
-    above: exclusive lower bound, or None. least, most: inclusive bounds, or None. whole: whether the number is an
-    integer. infinite: whether infinity is valid. alternatives: None or words that are valid in place of a number.
+    Attributes
+    ----------
+    above
+        exclusive lower bound, or None.
+    least, most
+        inclusive bounds, or None.
+    whole
+        whether the number must be an integer.
+    infinite
+        whether infinity is valid.
+    alternatives
+        words, or None, that are valid in place of a number.
     """
 
     above: float | None = None
@@ -165,7 +179,10 @@ class Number:
             raise ValueError(f"{name} must be {self.expected}{words}, got {value!r}")
 
     def read(self, text: str) -> Any:
-        """Convert a word of the command line to a value. Raises ValueError for an invalid word."""
+        """Convert the text of a command-line flag to a number. Return a word in ``alternatives`` unchanged.
+
+        Raises ValueError for other text.
+        """
         try:
             return text if text in self.alternatives else int(text) if self.whole else float(text)
         except ValueError:
@@ -174,7 +191,7 @@ class Number:
 
 
 def choice(*words: str) -> Limits:
-    """Return :class:`Limits` of which the given ``words`` are the only valid values."""
+    """Return :class:`Limits` that allow only the given ``words``."""
     expected = f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
     return Limits(expected, lambda value: isinstance(value, str) and value in words, ValueError)
 
@@ -196,9 +213,20 @@ class Flag:
 class Parameter:
     """Describe one parameter of estimators.
 
-    words: its description for docstrings. limits: its valid values. solver: function that converts a value for the
-    solver, None if the solver does not use the parameter. flag: its flag on the command line. kind: its type for
-    docstrings, "" if the constructor's annotation names it.
+    Attributes
+    ----------
+    name, default
+        name and default value.
+    words
+        description for docstrings.
+    limits
+        valid values.
+    solver
+        function that converts a value for the solver, or None if the solver does not use the parameter.
+    flag
+        flag on the command line, or None.
+    kind
+        type for docstrings, "" if the constructor's annotation says it.
     """
 
     name: str
@@ -211,9 +239,10 @@ class Parameter:
 
 
 def described(doc: str | None) -> dict[str, dict[str, Any]]:
-    """Return name -> {"kind": type, "words": description} for each parameter that the docstring ``doc`` describes.
+    """Return the types and descriptions of the parameters that the docstring ``doc`` describes, as a dict by name.
 
-    The result is empty under python -OO, which drops docstrings.
+    Each value is a dict with the keys "kind" for the type and "words" for the description. The result is empty under
+    python -OO, which drops docstrings.
     """
     found = re.findall(r"^(\w+)(?: : (.+))?\n((?:    .*\n)+)", doc or "", re.MULTILINE)
     return {name: {"kind": kind, "words": " ".join(words.split())} for name, kind, words in found}
@@ -246,10 +275,10 @@ _FLAGS = {
 def _parameter(
     name: str, default: Any, limits: Limits | Number = ANY, solver: Callable[[Any], Any] | None = None
 ) -> Parameter:
-    """Return the estimators' parameter ``name``, with its command-line flag from _FLAGS.
+    """Return the record of the estimators' parameter ``name``.
 
-    Its description is taken from this module's docstring. solver: function that converts the value for the solver;
-    None if the solver does not use the parameter.
+    The description comes from this module's docstring, and the command-line flag from _FLAGS. solver: function that
+    converts the value for the solver, or None if the solver does not use the parameter.
     """
     return Parameter(name, default, limits=limits, solver=solver, flag=_FLAGS.get(name), **_DESCRIBED.get(name, {}))
 
@@ -291,9 +320,9 @@ PARAMETERS: dict[str, Parameter] = {
 
 
 class Options(SimpleNamespace):
-    """Hold as attributes the values of all parameters that the solver uses, given values or defaults.
+    """Hold the value of each parameter that the solver uses as an attribute.
 
-    Raises TypeError for an unknown parameter.
+    A parameter that is not given has its default value. Raises TypeError for an unknown parameter.
     """
 
     def __init__(self, **given: Any) -> None:
@@ -303,5 +332,5 @@ class Options(SimpleNamespace):
         super().__init__(**{name: read(given.get(name, PARAMETERS[name].default)) for name, read in readers.items()})
 
     def replace(self, **changed: Any) -> Options:
-        """Return a copy with some values changed."""
+        """Return a copy in which the parameters ``changed`` have new values."""
         return Options(**{**self.__dict__, **changed})

@@ -17,8 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from clsvm.errors import install
 from clsvm.report import Record, by_part
 
-# boundary evaluates the model at _STEPS x _STEPS points of the plotted area.
-# The area extends beyond the rows by _MARGIN times their range, on each side.
+# Points on each axis at which ``boundary`` evaluates a model, and margin around the rows as a share of their range.
 _STEPS, _MARGIN = 200, 0.08
 Axes = Any  # stands for matplotlib's class, since matplotlib may be missing
 
@@ -124,10 +123,10 @@ def boundary(model: Any, X: Any, y: Any = None, ax: Axes = None) -> Axes:
 
 
 def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
-    """Draw how fits divide their time among parts, a bar for each report, the first report on top.
+    """Draw how fits divide their time among parts of the work: a bar for each report, the first report on top.
 
-    The parts are :data:`clsvm.report.PARTS` for SVMs; Nyström kernel machines have other parts. A part's time is a sum
-    of entries of ``report.seconds``, whose keys the legend lists.
+    The parts of an SVM fit are :data:`clsvm.report.PARTS`. Nyström kernel machines have other parts. The time of a part
+    is a sum of entries of ``report.seconds``. The legend lists the keys of these entries.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ class Status(enum.Enum):
 def relative_gap(primal: float, dual: float) -> float:
     """Return the relative duality gap 2 * (p - d) / (p + d) of the primal objective p and the dual objective d.
 
-    Return p - d if p + d is not positive, and infinity if p is not finite. Source: GTSVM (Cotter, Srebro, Keshet 2011),
+    Return p - d if p + d is not positive, and infinity if p is not finite. Source: Cotter, Srebro, Keshet 2011,
     section 6.
     """
     if not math.isfinite(primal):
@@ -74,7 +74,7 @@ class Point(NamedTuple):
     rows: int = 0
 
 
-# For each part of a fit in GTSVM's figure 2: keys of ``FitReport.seconds`` to add up. "other" is the rest of the total.
+# The time of each part of a fit is the sum of these keys of ``FitReport.seconds``; "other" sums all other keys.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "clustering": ("layout", "cluster"),
     "selection": ("select",),
@@ -86,11 +86,12 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 
 def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PARTS) -> dict[str, float]:
-    """Return the seconds of each part of a fit, given the ``seconds`` of its report. ``of``: part -> keys to sum.
+    """Return the seconds of each part of a fit, given the ``seconds`` of its report.
 
-    The parts add up to the report's "total". By default they are the parts that GTSVM's figure 2 shows:
+    ``of`` is a dict from the name of each part to the keys of ``seconds`` whose values are added up. The seconds of all
+    parts add up to the report's "total". By default the parts are:
 
-        "clustering"  laying the rows out on the device
+        "clustering"  converting the rows to their layout on the device
         "selection"   choosing working sets
         "gram"        computing the kernel matrix of the working set
         "subproblem"  solving the dual over the working set, and Newton steps
@@ -106,15 +107,17 @@ def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PA
 
 
 class Record:
-    """Convert reports to JSON. This is the base class of the reports, which are frozen dataclasses.
+    """Convert a report to JSON, as the base class of all reports, which are frozen dataclasses.
 
     Attributes
     ----------
     parts
-        part of the fit -> keys of ``seconds``. The part's time is the sum of their values (:data:`PARTS`).
+        dict from the name of each part of the fit to keys of ``seconds``. The values of these keys add up to the part's
+        seconds. SVMs have :data:`PARTS`.
     curves
-        quantities that fall until a fit converges: name -> (field of :class:`Point`, field of the report). Plots draw
-        the values of ``trace``, or the report's value if there is no trace.
+        dict of quantities that fall until a fit converges. Each name has two fields: the field of :class:`Point` with
+        the quantity at a point of ``trace``, and the report's field with the quantity at the end. Plots draw the
+        points, or only the end if ``trace`` is empty.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -130,15 +133,16 @@ class Record:
 
 @dataclass(frozen=True)
 class FitReport(Record):
-    """Report of one fit of a support vector machine. It is frozen and can be pickled.
+    """Describe the result, accuracy and cost of one fit of a support vector machine.
 
-    If the fit has several binary problems, objectives and counts are sums over the problems. ``violation`` is then the
-    largest of their violations.
+    The report is frozen and can be pickled. If the fit has several binary problems, objectives and counts are sums over
+    the problems, and ``violation`` is the largest of their violations.
 
     Attributes
     ----------
     primal, dual : float
-        Objectives as in GTSVM, equations 1 and 2. The dual is maximised; both are equal at the optimum.
+        Objectives as in Cotter, Srebro, Keshet 2011, equations 1 and 2. The dual is maximised. Both are equal at the
+        optimum.
     gap : float
         Relative duality gap 2 (primal - dual) / (primal + dual); primal - dual if their sum is not positive.
     violation : float
@@ -146,9 +150,9 @@ class FitReport(Record):
         coefficient can rise. f is the gradient of the negative dual objective. Kernel values are in ``dtype``, sums in
         float64. For rows whose rounding errors could decide about convergence, f is computed again in float64.
     error_bound : float
-        Upper bound of the error of f that rounding of the kernel values can have caused.
+        Upper bound of the error of the gradient f that rounding of the kernel values can have caused.
     exact_rows : int
-        Number of rows whose f was computed again in float64.
+        Number of rows whose gradient f was computed again in float64.
     status : str
         How the fit ended, in words.
     converged : bool
@@ -217,7 +221,9 @@ class FitReport(Record):
 
 @dataclass(frozen=True)
 class NystromReport(Record):
-    """Report of one fit of a Nyström kernel machine. It is frozen and can be pickled.
+    """Describe the result, accuracy and cost of one fit of a Nyström kernel machine.
+
+    The report is frozen and can be pickled.
 
     Attributes
     ----------
@@ -249,7 +255,7 @@ class NystromReport(Record):
     condition : float
         Lower bound of the condition number of the kernel matrix K of the inducing points in use.
     jitter : float
-        Number that was added to the diagonal of the inducing points' K.
+        Number that was added to the diagonal of the kernel matrix K of the inducing points.
     rank : int
         Number of inducing points in use: the numerical rank of K over all of them. The others have the coefficient 0.
     bytes_held : int
@@ -379,13 +385,13 @@ class Display(Progress):
         self._field, self._goal = ("violation", tol) if gap_tol is None else ("gap", gap_tol)
         self._name = violation if gap_tol is None else "gap"
         self._value = math.nan
-        self._first = self._share = 0.0  # log of (gap or violation) / goal at the first point; share of work done
+        self._first = self._share = 0.0  # _first: log(value / goal) at the first Point. _share: share of the work done
 
     def __enter__(self) -> Self | None:  # type: ignore[override]
         return self if self._wanted else None
 
     def __call__(self, point: Point) -> None:
-        """Show the solver's state at a convergence check."""
+        """Show the state ``point`` of the solver at a convergence check."""
         value = getattr(point, self._field)
         if math.isfinite(value):
             level = math.log(max(value / self._goal, 1.0))
@@ -404,7 +410,7 @@ class Display(Progress):
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
     """Show a progress bar on stderr until the context ends.
 
-    Yield the function that updates the bar. It takes the text to show and the share of the work that is done, 0 to 1.
+    Yield the function that updates the bar, whose arguments are the text to show and the share of work done, 0 to 1.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

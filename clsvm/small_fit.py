@@ -1,5 +1,6 @@
 """Check one device by a small fit against scikit-learn: ``python -m clsvm.small_fit INDEX IDENTITY``.
 
+INDEX is the number of the device. IDENTITY is a JSON list with the names and versions of device, platform and driver.
 :mod:`clsvm.opencl.devices` starts this program and reads its output.
 """
 
@@ -32,14 +33,15 @@ def fitted(index: int) -> str:
 def main(index: int, identity: list[str]) -> str:
     """Check the device with this ``index`` by a small fit, and return the line to print for the outcome.
 
-    Return "" if there is no device with this index, or if its identity differs from ``identity``.
+    Return "" if there is no device with this index, or if ``identity`` is not the list of names and versions of the
+    device, its platform and its driver.
     """
     device = devices.visible(0)[index] if index < len(devices.visible(0)) else None
     if device is None or devices.identity(device) != identity:
         return ""
     try:
         words = fitted(index)
-    except Exception as error:  # whatever a broken runtime throws
+    except Exception as error:  # a broken OpenCL runtime may raise any exception
         words = f"a small fit failed: {' '.join(str(error).split())[:200] or type(error).__name__}"
     return f"{devices.FAILED}{words}" if words else devices.PASSED
 

@@ -26,7 +26,7 @@ _UNLIMITED = 1 << 60  # bytes: cgroups of version 1 write "no limit" as a number
 
 
 def available(root: Path = ROOT) -> int | None:
-    """Return the bytes that this process can still allocate: the minimum over all limits, None if none is known."""
+    """Return the bytes that this process can still allocate, the minimum over all limits; None if no limit is known."""
     return min((free for free, _ in memory_limits(root)), default=None)
 
 
@@ -40,13 +40,13 @@ def memory_limits(root: Path = ROOT) -> list[tuple[int, str]]:
 
 
 def _system(root: Path) -> Iterator[tuple[int, str]]:
-    """Yield one pair, if known: the bytes that the whole system has free, and this limit's name for messages."""
+    """Yield the system's free memory in bytes, with a name for messages. Yield nothing if it cannot be read."""
     if (free := _fields(_read(root / "proc/meminfo")).get("MemAvailable")) is not None:
         yield free, "the system's free memory"
 
 
 def _ulimits(root: Path) -> Iterator[tuple[int, str]]:
-    """Yield the free bytes and name of each limit set by ulimit: the limit less its current use."""
+    """Yield the free bytes and the name of each limit that ulimit sets. Free is the limit less the current use."""
     if sys.platform == "win32":
         return
     limits = {

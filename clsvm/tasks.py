@@ -5,7 +5,7 @@ To add a task, add a record here, its dual problem in problem.py, and an estimat
 
 from dataclasses import dataclass
 
-CLASSES, ONE_CLASS, NUMBERS = "classes", "one class", "numbers"  # what is predicted
+CLASSES, ONE_CLASS, NUMBERS = "classes", "one class", "numbers"  # types of prediction
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Task:
 
     @property
     def scaled(self) -> bool:
-        """Return whether a fit rescales the coefficients at its end, so that a model does not show their bounds."""
+        """Return whether the task is nu-SVC or nu-SVR: tasks with the parameter nu, except the one-class SVM."""
         return "nu" in self.parameters and self.kind != ONE_CLASS
 
 

@@ -16,14 +16,15 @@ _local = threading.local()  # _local.stop is the event that ends this worker thr
 
 
 def stop_on(stop: threading.Event) -> None:
-    """Let an event end this thread's computation at its next call of :func:`check_interrupt`."""
+    """Let this thread's calls of :func:`check_interrupt` raise KeyboardInterrupt once the event ``stop`` is set."""
     _local.stop = stop
 
 
 def check_interrupt() -> None:
-    """Raise KeyboardInterrupt if the event of :func:`stop_on` is set. Long computations call this regularly.
+    """Raise KeyboardInterrupt if the event that this thread gave to :func:`stop_on` is set.
 
-    The event is then forgotten, so that cleanup code is not interrupted.
+    Long computations call this function regularly. Before the exception is raised, the thread forgets the event, so
+    that cleanup code is not interrupted.
     """
     stop: threading.Event | None = getattr(_local, "stop", None)
     if stop is not None and stop.is_set():
@@ -35,12 +36,12 @@ class _OneThread:
     """Limit the host's linear algebra to one thread inside the context, for one caller at a time.
 
     A lock admits one caller, since the limit applies to the whole process. With one thread, sums keep their order, so
-    that results are reproducible. For small matrices one thread is also faster: idle BLAS threads spin on cores that a
-    CPU as OpenCL device needs next.
+    that results are reproducible. For small matrices one thread is also faster: idle BLAS threads keep cores busy that
+    an OpenCL device on the CPU needs next.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # reentrant: a user's kernel function called inside may fit a model
+        self._lock = threading.RLock()  # reentrant, because a user's kernel function may fit another model
         self._limited = False
         self._libraries: ThreadpoolController | None = None
 
@@ -59,11 +60,11 @@ class _OneThread:
                     self._limited = False
 
     def all(self) -> AbstractContextManager[object]:
-        """Return a context in which BLAS uses all threads. Other threads that want to limit BLAS wait until it ends."""
+        """Return a context in which BLAS uses all threads. Callers that limit BLAS to one thread wait until it ends."""
         return self._lock
 
     def forked(self) -> None:
-        """Make a new lock in a forked child, since no thread of the child would release a lock that was held."""
+        """Make a new lock in a forked child, because no thread of the child can release a lock that the parent held."""
         self._lock, self._limited = threading.RLock(), False
 
 

@@ -1,8 +1,8 @@
 """Build the OpenCL programs of common fits before they are needed, by running a small fit of each kind.
 
-The first fit of a process builds its programs. pyopencl stores the built programs in its cache folder, or the driver
-stores them, and later processes load them. The programs depend on the kernel function, the layout of the rows and the
-dtype of their values.
+The first fit of a process builds its programs. pyopencl or the driver stores the built programs in a cache folder, from
+which later processes load them. The programs depend on the kernel function, the layout of the rows on the device and
+the dtype of the kernel values.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def kept() -> bool:
 def warm_up(
     kernel: Kernel | str = "rbf", device: Any = None, progress: Callable[[str, float], None] = lambda *_: None
 ) -> list[Warmed]:
-    """Compile the programs of common fits: run small fits with predictions twice each, and return the seconds.
+    """Compile the OpenCL programs of common fits by small fits with predictions, and return the seconds.
+
+    Each small fit runs twice.
 
     Parameters
     ----------
@@ -75,8 +77,8 @@ def warm_up(
     Returns
     -------
     list of Warmed
-        A record for each small fit. Fits that refuse the kernel function are left out, such as Nyström kernel machines
-        if it is not positive semidefinite.
+        A record for each small fit. Fits that refuse the kernel function are left out. For example, Nyström kernel
+        machines refuse a function that is not positive semidefinite.
 
     Raises
     ------
@@ -95,14 +97,14 @@ def warm_up(
 def _run(work: Work) -> float:
     """Fit the estimator, then predict FEW rows and a single row; return the seconds that this took."""
     began = perf_counter()
-    with warnings.catch_warnings(action="ignore"):  # max_iter ends some fits early
+    with warnings.catch_warnings(action="ignore"):  # hides the warnings of fits that max_iter ends
         work.estimator.fit(work.X, work.y).predict(work.X[:FEW])
     work.estimator.predict(work.X[:1])
     return perf_counter() - began
 
 
 def works(kernel: Kernel | str, device: Any) -> Iterator[Work]:
-    """Yield small fits that together compile the programs of common fits. Rows are random with a fixed seed."""
+    """Yield small fits that together compile the OpenCL programs of common fits. The random seed is fixed."""
     draw = np.random.default_rng(0)
     X = draw.random((ROWS, 20))
     noise, y = 0.3 * draw.normal(size=ROWS), X[:, :4].sum(axis=1)

@@ -1,12 +1,11 @@
 """Define the command ``clsvm`` and its subcommands.
 
-The subcommands ``train``, ``predict``, ``scale`` and ``grid`` take the flags of LIBSVM's programs. They are in the
-modules train, scale and grid. This module has the other subcommands: ``describe``, ``sample``, ``devices``, ``tune``,
-``warm-up`` and ``kernels``.
+The modules train, scale and grid have the subcommands ``train``, ``predict``, ``falkon``, ``scale`` and ``grid``. The
+module app has the others: ``describe``, ``sample``, ``devices``, ``tune``, ``warm-up`` and ``kernels``.
 
-Results go to stdout. Progress bars, warnings and errors go to stderr. The exit code is 0 for success, and 1 for an
-error of data, files or device. It is 2 for an invalid command line, and 130 for Ctrl-C. Functions import slow modules
-when they run, so that ``clsvm --help`` is fast.
+Results go to stdout. Progress bars, warnings and errors go to stderr. The exit code is 0 for success, 1 for an error of
+data, files or device, 2 for an invalid command line, and 130 for Ctrl-C. Functions import slow modules when they run,
+so that ``clsvm --help`` is fast.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ def _default() -> tuple[int | None, str]:
     Option("reset", "--reset", False, "Delete the results of earlier searches."),
 )
 def tune(args: Any) -> None:
-    """Run ``clsvm tune``: find a device's fastest tile sizes, or show or delete the results of earlier searches."""
+    """Run ``clsvm tune``: find a device's fastest block sizes, or show or delete the results of earlier searches."""
     if args.show and args.reset:
         raise typer.BadParameter("expected one of --show and --reset, got both", param_hint="--reset")
     from clsvm.opencl import profiles
@@ -139,7 +138,7 @@ def tune(args: Any) -> None:
 
 
 def _show_found(found: list[FamilyResult]) -> None:
-    """Print a table of the tuner's results: for each product its default time, its best time and the chosen sizes."""
+    """Print, for each tuned part of the work, the time with default kernel sizes, the best time, and its sizes."""
     rows, figures = [], ("default ms", "best ms", "gain")
     for one in found:
         numbers = f"{1e3 * one.default:.3g}", f"{1e3 * one.best:.3g}", f"{one.default / one.best:.2f}"

@@ -1,7 +1,7 @@
 """Provide the functions that several subcommands of ``clsvm`` share.
 
-They print errors as messages, check and write files, read training data, make kernel functions from command-line text,
-and print tables and scores. Functions import slow modules, such as NumPy, when they run.
+The functions print errors as messages, check and write files, read training data, make kernel functions from
+command-line text, and print tables and scores. Slow modules, such as NumPy, are imported when a function runs.
 """
 
 from __future__ import annotations
@@ -102,11 +102,14 @@ def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> No
 
 
 def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = "") -> tuple[Any, Array, Array | None]:
-    """Read a training file. Return X, y, and each row's column in a matrix of kernel values.
+    """Read a training file, and return X, y and columns.
 
-    ``kernel_values`` says whether the file holds a kernel matrix. If it holds rows, the third result is None.
-    ``of_classes`` says whether y holds class labels. Raises OSError if the file cannot be read. Raises ValueError if it
-    is damaged, or if all class labels are equal. The message about equal labels ends with ``hint``.
+    If the file holds rows, X holds these rows, and columns is None. If ``kernel_values`` is true, the file holds a
+    kernel matrix. columns then has the column of the matrix that belongs to each row, and X is the matrix with its
+    columns in the order of the rows. ``of_classes`` says whether y holds class labels.
+
+    Raises OSError if the file cannot be read. Raises ValueError if the file is damaged, or if all class labels are
+    equal. The message about equal labels ends with ``hint``.
     """
     from clsvm import arrays
     from clsvm.models import svmlight
@@ -125,8 +128,8 @@ def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = 
 def numbered(y: Array, ascending: bool = False) -> tuple[Array, Array, bool]:
     """Return the class labels (k,) in y (n,), each row's index (n,) among them, and a flag.
 
-    The labels ascend if there are two, or if ``ascending`` is set. Otherwise they stand in svm-train's order, which is
-    that of their first occurrence. The flag is whether svm-train takes the smaller of two labels as positive.
+    The labels ascend if there are two, or if ``ascending`` is set. Otherwise the labels are in the order of their first
+    occurrence, as in svm-train. The flag says whether svm-train takes the smaller of two labels as the positive class.
     """
     import numpy as np
 
@@ -139,15 +142,16 @@ def numbered(y: Array, ascending: bool = False) -> tuple[Array, Array, bool]:
 
 
 def row_weights(by_label: Mapping[int, float], y: Array) -> Array | None:
-    """Return the weight (n,) of each row: ``by_label`` maps labels in y to weights, and other labels have weight 1.
+    """Return the weight of each row, (n,), for the labels y (n,) of the rows.
 
-    Return None if no label in y has a weight. Warn of labels in ``by_label`` that are not in y.
+    ``by_label`` maps labels to weights. Other labels have the weight 1. Return None if ``by_label`` has no label of y.
+    Warn of labels in ``by_label`` that are not in y.
     """
     import numpy as np
 
     unknown = sorted(by_label.keys() - set(y.tolist()))
     for label in unknown:
-        warn(f"no row has the label {label} of -w{label}")
+        warn(f"-w{label} has no effect: no row has the label {label}")
     if len(unknown) == len(by_label):
         return None
     return np.array([by_label.get(label, 1.0) for label in y.tolist()])
@@ -212,11 +216,12 @@ def kernel_of(
 ) -> Kernel:
     """Return the kernel function that a command line describes. Raises typer.BadParameter for an invalid one.
 
-    ``function`` is the name of a built-in function, or an expression. ``element`` is the expression of --element, or
-    None. ``function`` then uses s, the sum of ``element`` over the features; ``function`` None means "s". ``params``
-    maps names to values of --param. ``flags`` maps parameter names to the values of -g, -r and -d, or to None for
-    flags that are not given. If a built-in function lacks one of the parameters in ``flags``, the flag is ignored. In
-    an expression the defaults of gamma, coef0 and degree are 1, 0 and 3. ``hint`` is the flag that errors name.
+    function: name of a built-in kernel function, or an expression. None stands for the expression "s".
+    element: expression for one feature (--element), or None. ``function`` can use its sum over the features, s.
+    params: names and values of --param.
+    flags: parameter names and the values of -g, -r and -d, or None for a flag that is not given. A built-in function
+        ignores flags of parameters that it lacks. In an expression gamma, coef0 and degree are 1, 0 and 3 by default.
+    hint: flag that error messages name.
     """
     from clsvm.kernels import Kernel
     from clsvm.kernels.records import BUILTIN
@@ -246,7 +251,8 @@ def kernel_of(
 def console() -> Console:
     """Return a console of the package rich that writes to stdout.
 
-    If stdout is no terminal, its lines are wide enough for any table."""
+    If stdout is no terminal, the console's lines are wide enough for any table.
+    """
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else _PIPE, markup=False, highlight=False)
@@ -281,7 +287,7 @@ def show_table(
 
 
 def spent(report: FitReport | NystromReport) -> str:
-    """Return the total seconds of a fit as text, followed by the seconds of each stage that took more than 1 %."""
+    """Return the total seconds of a fit as text, then the seconds of each stage that took more than 1 % of them."""
     total = report.seconds["total"]
     parts = ((part, value) for part, value in report.seconds.items() if part != "total" and value > 0.01 * total)
     return f"{total:.3f}" + "".join(f", {part} {value:.3f}" for part, value in parts)

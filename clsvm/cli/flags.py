@@ -160,7 +160,11 @@ def one_of(flag: str, got: str, known: Collection[str]) -> str:
 
 
 def numbers(words: Sequence[str] | None) -> dict[str, float | int]:
-    """Return name -> number for words ``name=value``. A value without a point or exponent becomes an int."""
+    """Return the names and numbers in ``words``, which are texts ``name=number``, as a dict.
+
+    A number without a point or exponent becomes an int. Raises ValueError for another text, or a name that occurs
+    twice.
+    """
     found: dict[str, float | int] = {}
     for word in words or ():
         name, equals, text = (part.strip() for part in word.partition("="))
@@ -177,7 +181,11 @@ def numbers(words: Sequence[str] | None) -> dict[str, float | int]:
 
 
 def _weights(words: Sequence[str] | None) -> dict[int, float]:
-    """Return label -> weight for words ``label=weight``. If a label occurs several times, its last weight counts."""
+    """Return the labels and weights in ``words``, which are texts ``label=weight``, as a dict.
+
+    If a label occurs several times, its last weight counts.
+    Raises ValueError for another text, or a weight that is not above 0 and finite.
+    """
     weights = {}
     for word in words or ():
         label, _, text = word.partition("=")
@@ -192,7 +200,7 @@ def _weights(words: Sequence[str] | None) -> dict[int, float]:
 
 
 def _kernel_name(text: str | None) -> str | None:
-    """Return the name of the kernel for the value of -t, which is LIBSVM's number of a kernel or a name.
+    """Return the name of the kernel for the value of the flag -t: LIBSVM's number of a kernel function, or a name.
 
     Raises ValueError for another value.
     """
@@ -217,18 +225,18 @@ def data(words: str, name: str = "file") -> Option:
 
 
 def of_estimators(table: Mapping[str, Parameter] = PARAMETERS, short: bool = False) -> list[Option]:
-    """Return an option for each estimator parameter in ``table`` whose flag begins with "--".
+    """Return an option for each estimator parameter in ``table`` with a long flag, such as "--dtype".
 
-    If ``short`` is true, return options for the parameters with LIBSVM's one-letter flags instead.
+    If ``short`` is true, return options for the parameters with LIBSVM's one-letter flags instead, such as "-c".
     """
     flags = [one for one in table.values() if one.flag and one.flag.name.startswith("--") != short]
     return [of_parameter(one) for one in flags]
 
 
 def of_parameter(one: Parameter) -> Option:
-    """Return the option for an estimator parameter.
+    """Return the command-line option for the estimator parameter ``one``.
 
-    typer converts a numeric value. If the default is a word such as "auto", ``one.limits`` converts the value instead.
+    The package typer converts numeric values. If the default is a word such as "auto", ``one.limits`` converts them.
     """
     assert one.flag
     is_text = isinstance(one.default, str)

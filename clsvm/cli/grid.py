@@ -1,7 +1,7 @@
 """Define ``clsvm grid``, which searches C and gamma by cross-validation as LIBSVM's grid.py does.
 
-Flags and output lines are those of grid.py. All fits run in one process. They share rows of the kernel matrix, and a
-fit starts from the coefficients of another fit.
+Flags and output lines are those of grid.py. All fits run in one process and share rows of the kernel matrix. A fit
+starts from the coefficients of a similar fit, if there is one.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Point(NamedTuple):
     Attributes
     ----------
     powers
-        "c" -> exponent of 2 that gives C, and "g" -> exponent of 2 that gives gamma.
+        dict with the exponent of 2 that gives C under the key "c", and the one that gives gamma under the key "g".
     rate
         accuracy in per cent.
     """
@@ -101,7 +101,7 @@ def grid(args: Any) -> None:
     target = None if args.out == "null" else args.out or Path(args.file).name + ".out"
     png = args.png if len(powers) == 2 else None
     if args.png != png:
-        warn(f"-png {args.png}: no picture without both ranges")
+        warn(f"-png {args.png}: no picture is drawn, since it needs both ranges, -log2c and -log2g")
     figure = common.new_figure(png)
     common.check_files([args.file], [target, png])
     search, points = _searched(args, powers)
@@ -118,7 +118,10 @@ def grid(args: Any) -> None:
 
 
 def _searched(args: Any, powers: dict[str, list[float]]) -> tuple[Any, list[Point]]:
-    """Return a fitted search over the grid, and the grid's points."""
+    """Run the cross-validation for all values of C and gamma. Return the fitted search, and a Point for each pair.
+
+    ``powers`` has the exponents of 2 that give C under the key "c", and those that give gamma under the key "g".
+    """
     import numpy as np
 
     import clsvm
@@ -139,5 +142,5 @@ def _searched(args: Any, powers: dict[str, list[float]]) -> tuple[Any, list[Poin
     search = SVCSearchCV(svc, values, cv=folds, refit=False, verbose=shown).fit(X, index)
     scores = np.stack([search.cv_results_[f"split{k}_test_score"] for k in range(len(folds))], axis=1)
     rates = 100 * np.average(scores, axis=1, weights=[len(test) for _, test in folds])
-    # rates of right labels, rounded to six digits as svm-train prints them, so that nearly equal rates tie
+    # Accuracies are rounded to six digits, as svm-train prints them, so that nearly equal ones count as equal.
     return search, [Point(at, float(f"{rate:g}")) for at, rate in zip(points, rates, strict=True)]

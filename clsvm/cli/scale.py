@@ -65,7 +65,7 @@ class Ranges(NamedTuple):
 
 
 def _check_limits(flags: str, lower: float, upper: float) -> None:
-    """Raise BadParameter, which names ``flags``, unless both limits are finite and the upper one is larger."""
+    """Raise BadParameter unless both limits are finite and ``upper`` is larger. The message names ``flags``."""
     if not -math.inf < lower < upper < math.inf:
         expected = "expected two finite numbers, the second the larger"
         raise typer.BadParameter(f"got {lower:g} and {upper:g}, {expected}", param_hint=flags)
@@ -106,10 +106,10 @@ def scale(args: Any) -> None:
         unknown = np.setdiff1d(ranges.features, restored.features, assume_unique=True)
         if len(unknown):
             shown = ", ".join(map(str, (unknown[:_SHOWN] + 1).tolist()))
-            warn(f"{restore} does not have features {shown}{', ...' * (len(unknown) > _SHOWN)} of {file}: left out")
+            warn(f"features {shown}{', ...' * (len(unknown) > _SHOWN)} of {file} are left out: not in {restore}")
         ranges = restored.varied()._replace(target=restored.target or target)
     lines, written = _lines(file, X, y, ranges), 0
-    text = "".join(islice(lines, _ROWS))  # if scaling overflows, this raises before the range file is written
+    text = "".join(islice(lines, _ROWS))  # raises if scaling overflows, before the range file is written
     common.write_file(save, _written(ranges))
     while text:
         _print(text.encode())
@@ -148,7 +148,7 @@ def _extremes(X: Array) -> tuple[Array, Array, Array]:
 
 
 def _scaled(values: Any, low: Any, high: Any, lower: float, upper: float) -> Array:
-    """Scale values linearly, so that low becomes exactly lower, and high exactly upper. Return nan after overflow."""
+    """Scale values linearly: low becomes exactly lower, and high exactly upper. Return nan for values that overflow."""
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -161,15 +161,15 @@ def _scaled(values: Any, low: Any, high: Any, lower: float, upper: float) -> Arr
 def _lines(file: str, X: Array, y: Array, ranges: Ranges) -> Iterator[str]:
     """Yield a line ``label index:value ...`` of scaled values for each row, with svm-scale's number of digits.
 
-    If scaling turns the zeros of a feature into another value, each row's line has this feature. Scaled values of 0 are
-    left out. Raises ValueError before the first line if scaling overflows. ``ranges`` has only features that vary.
+    A feature whose zeros are scaled to another value stands in every line. Scaled values of 0 are left out. Raises
+    ValueError before the first line if scaling overflows. ``ranges`` must have only features that vary.
     """
     import numpy as np
 
     lower, upper, features, low, high, target = ranges
     labels = y if target is None else _scaled(y, target[2], target[3], target[0], target[1])
     column = np.searchsorted(features, X.indices)
-    is_known = np.append(features, -1)[column] == X.indices  # -1 stands behind the last feature's number
+    is_known = np.append(features, -1)[column] == X.indices  # -1 is for columns above all features: they match none
     ends, column = np.concatenate([[0], np.cumsum(is_known)])[X.indptr], column[is_known]
     entries = _scaled(X.data[is_known], low[column], high[column], lower, upper)
     of_zero = _scaled(0.0, low, high, lower, upper)
@@ -223,7 +223,7 @@ def _read(path: str) -> Ranges:
     with files.text_stream(open(path, "rb"), path, "a file of ranges") as stream:
         every = [line.split() for line in stream]
     lines = [(number, words) for number, words in enumerate(every, 1) if words]
-    lines.append((len(every) + 1, []))  # end mark, whose line number an error names if the file ends too early
+    lines.append((len(every) + 1, []))  # marks the end: if the file ends too early, the error names this line
     target, at = None, 0
     if lines[0][1] == [b"y"]:
         target = *_numbers(path, lines[1], "lower upper"), *_numbers(path, lines[2], "min max")

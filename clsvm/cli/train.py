@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from clsvm.report import FitReport, NystromReport
 
 _CHECKPOINT = "Write the coefficients to FILE while training; continue from FILE if it exists."
-_ESTIMATORS: dict[str, tuple[str, dict[str, str]]] = {  # value of --machine -> estimator and parameters
+_ESTIMATORS: dict[str, tuple[str, dict[str, str]]] = {  # for each value of --machine: estimator and its parameters
     "classes": ("FalkonClassifier", {}),
     "logistic": ("LogisticFalkonClassifier", {}),
     "numbers": ("FalkonRegressor", {}),
@@ -182,7 +182,7 @@ def _read(args: Any) -> _Data:
 
 
 def _estimator(args: Any, kernel: Kernel | None, features: int) -> Any:
-    """Return the unfitted estimator that the flags describe. The default of gamma is 1 / ``features``."""
+    """Return the unfitted estimator that the flags describe. gamma is 1 / ``features`` by default."""
     import clsvm
 
     if kernel and "gamma" in kernel.params and not args.gamma and "gamma" not in args.param:
@@ -197,7 +197,7 @@ def _estimator(args: Any, kernel: Kernel | None, features: int) -> Any:
 
 
 def _cross_validate(args: Any, estimator: Any, rows: _Data) -> Array:
-    """Return for each row the prediction (n,) of an estimator that was fitted to the other folds."""
+    """Return the prediction for each row, (n,), by a fit to the folds of the cross-validation without this row."""
     from sklearn.model_selection import cross_val_predict
 
     folds = common.folds_of(rows.y, args.folds, rows.classes is not None)
@@ -208,7 +208,7 @@ def _cross_validate(args: Any, estimator: Any, rows: _Data) -> Array:
 def _model(args: Any, estimator: Any, rows: _Data) -> KernelModel:
     """Return the model of a fitted estimator as it is to be written to a file.
 
-    The model has the data file's labels in LIBSVM's order, and probabilities if -b 1 asks for them. If the data file
+    The model has the labels of the data file in LIBSVM's order, and probabilities if -b 1 is given. If the data file
     holds kernel values, the model's support vectors are numbers of columns in this file.
     """
     from sklearn.exceptions import ConvergenceWarning
@@ -221,10 +221,10 @@ def _model(args: Any, estimator: Any, rows: _Data) -> KernelModel:
             warnings.simplefilter("default", ConvergenceWarning)  # shows the warnings of the folds
             model = decoder.calibrated(estimator, rows.X, rows.y, rows.weights)
         if not model.has_probabilities:
-            warn("no probabilities: fewer than 5 rows are inside, or outside")
+            warn("no probabilities: expected at least 5 rows inside, and 5 outside")
     if rows.classes is not None:
         model = replace(model, classes=rows.classes, smaller_first=rows.smaller_first)
-    if rows.columns is not None:  # number support vectors by column of the file's kernel matrix
+    if rows.columns is not None:  # support vectors become column numbers of the file's kernel matrix
         model = replace(model, support_vectors=rows.columns[model.support_vectors])
     return model
 
@@ -387,7 +387,7 @@ def _test_rows(test: str, model: KernelModel) -> tuple[KernelModel, Any, Array]:
     X, y = svmlight.read_problem(test)
     rows, n_features = model.support_vectors.shape
     if rows and X.shape[1] > n_features:
-        warn(f"{test} has {X.shape[1]} features, the model {n_features}: its support vectors are 0 in the others")
+        warn(f"{test} has {X.shape[1]} features, the model {n_features}: support vectors count as 0 in the others")
     return *svmlight.match_columns(model, X), y
 
 
@@ -442,10 +442,12 @@ def _label(label: bool | int | float | str) -> str:
 
 
 def svm_train(estimator: Any, smaller_first: bool) -> Iterator[str]:
-    """Yield lines that svm-train prints about a fit: lines for each binary problem, then a classifier's total nSV.
+    """Yield the lines that svm-train prints about a fit: some for each binary problem, and a line for the whole fit.
 
-    ``estimator`` is a fitted SVM. ``smaller_first`` says whether LIBSVM takes the smaller of two labels as positive,
-    which reverses the sign of rho. LIBSVM's progress, its nu and its number of bounded support vectors are left out.
+    ``estimator`` is a fitted SVM. ``smaller_first`` says whether LIBSVM takes the smaller of two labels as the positive
+    class, which reverses the sign of the offset rho. The last line, the number of support vectors, is for classifiers
+    only. LIBSVM's progress, its nu and its number of bounded support vectors are left out.
+
     Source: svm_train_one and the functions that it calls, in LIBSVM's svm.cpp.
     """
     import numpy as np

@@ -1,7 +1,7 @@
 """Define :class:`KernelEstimator`, the base class of all estimators.
 
 The base class checks parameters and rows, makes the kernel function, runs ``fit``, and predicts. Each subclass defines
-its optimization problem. clsvm.model_selection, clsvm.dask and clsvm.accel also call the estimators' private methods.
+an optimization problem. clsvm.model_selection, clsvm.dask and clsvm.accel also call private methods of estimators.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ KernelLike = str | Kernel | Callable[[Any, Any], Any]
 
 
 class KernelEstimator(CallbackSupportMixin, BaseEstimator):
-    """Fit and predict with a kernel function. This is the base class of all estimators.
+    """Fit and predict with a kernel function, as the base class of all estimators.
 
     The estimators follow scikit-learn's conventions for estimators. Subclasses implement the fit in :meth:`_learn`.
     """
 
     kernel: Any
-    _table: Mapping[str, Parameter] = PARAMETERS  # name -> description of each parameter of the constructor
+    _table: Mapping[str, Parameter] = PARAMETERS  # description of each parameter of the constructor, by name
     _task: str  # key of clsvm.tasks.TASKS
-    _other_kernels = "precomputed, a Kernel or a function"  # the kernels beside the built-in names, for messages
+    _other_kernels = "precomputed, a Kernel or a function"  # valid kernels besides the built-in names, for messages
     _callback_task: FitTask | None = None  # while a fit runs: the object that calls scikit-learn's callbacks
 
     if TYPE_CHECKING:  # lets type checkers accept the attributes that hold parameters and results of a fit
@@ -76,7 +76,9 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         super().set_params(**params)
         if inner:
             if not isinstance(self.kernel, Kernel):
-                raise ValueError(f"{next(iter(inner))} needs a Kernel, kernel is {self.kernel!r}")
+                raise ValueError(
+                    f"{next(iter(inner))} can be set only if kernel is a clsvm.Kernel, got {self.kernel!r}"
+                )
             self.kernel = self.kernel.set_params(**{name.removeprefix("kernel__"): v for name, v in inner.items()})
         return self
 
@@ -147,9 +149,10 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         validation.check_random_state(given.get("random_state"))
 
     def _solver_params(self) -> dict[str, Any]:
-        """Return name -> value of the parameters in ``_table`` that the constructor of clsvm's estimator takes.
+        """Return the parameters of the estimator and their values as a dict.
 
-        Other parameters in ``_table`` are returned too if the solver reads them and the estimator has them.
+        The dict has the parameters in ``_table`` that the constructor of clsvm's estimator takes. Other parameters in
+        ``_table`` are added if the solver reads them and the estimator has attributes with their names.
         """
         made: Any = type(self)
         known = (name for name, one in self._table.items() if name in _named(made) or one.solver)
@@ -157,9 +160,9 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
     @property
     def _max_steps(self) -> int:
-        """Return the largest number of solver steps to announce to scikit-learn's callbacks.
+        """Return the largest number of solver steps of a fit, for scikit-learn's callbacks.
 
-        0 means that the fit is announced as a single step.
+        0 means that callbacks see the fit as a single step.
         """
         return 0
 
@@ -197,7 +200,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         """Return the rows and the kernel function in the form that a solver takes.
 
         If the kernel is precomputed or a Python function, return the kernel matrix K (n, n) and the object PRECOMPUTED
-        instead. ``kernel`` is the kernel function, or None if the method shall make it.
+        instead. ``kernel`` is the kernel function. If it is None, the method makes it from the estimator's parameters.
         """
         if self._user_kernel:
             warn(_SLOW)
@@ -226,7 +229,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         if K.shape != expected:
             raise ValueError(f"the kernel function must return {shape_text(expected)} values, got {K.shape}")
         if not np.isfinite(K).all():
-            raise ValueError("the kernel function returned values that are not finite")
+            raise ValueError("the kernel function must return finite numbers, got NaN or infinity")
         return symmetric(K) if X is Y else K
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -260,8 +263,8 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     def _decision_values(self, X: Any, shape: str = "ovo") -> NDArray[np.float64]:
         """Return the decision values of the rows of X.
 
-        If the model has a binary problem for each pair of classes, ``shape`` decides on the columns: one for each pair
-        if it is "ovo", else one for each class.
+        If the model has a binary problem for each pair of classes, ``shape`` "ovo" gives a column for each pair, and
+        "ovr" a column for each class.
         """
         X = self._prediction_rows(X)
         return self.model_.decision_function(X, devices.first_device(self.device), self.memory_limit, shape)
@@ -283,7 +286,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     @property
     def _fitted_decoder(self) -> Decoder:
         """Return the decoder that turns decision values of the fitted estimator into predictions."""
-        columns = not getattr(self, "_flat", True)  # true for targets (n, k): predictions then have this shape too
+        columns = not getattr(self, "_flat", True)  # true if y had the shape (n, k), which predictions then have too
         return Decoder(TASKS[self._task].kind, self._labels, columns=columns)
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:

@@ -8,10 +8,10 @@ from typing import Any
 
 try:
     from sklearn.callback import CallbackSupportMixin, with_callbacks
-except ImportError:  # older releases have no set_callbacks
+except ImportError:  # releases of scikit-learn before 1.9 have no callbacks
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """Replace scikit-learn's class of this name, which older releases lack."""
+        """Replace scikit-learn's class of this name, which releases before 1.9 lack."""
 
 
 __all__ = ["CallbackSupportMixin", "FitTask", "fit_task", "registered"]
@@ -39,7 +39,7 @@ class FitTask:
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         self._arguments = {"estimator": estimator, "X": X, "y": y, "metadata": metadata}
         self._step: Any = None
-        # Each step is a subtask of the fit. One more subtask begins before the solver knows that it has converged.
+        # Each solver step is a subtask of the fit. One more subtask begins before the solver sees its convergence.
         self._fit = estimator._init_callback_context(max_subtasks=most + 1 if most else 0)
         self._fit.call_on_fit_task_begin(**self._arguments)
 
@@ -68,8 +68,8 @@ class FitTask:
 def fit_task(estimator: Any, X: Any, y: Any, sample_weight: Any, most: int) -> Iterator[FitTask | None]:
     """Yield a :class:`FitTask` for a fit, or None if no callback is registered. End the callbacks after the fit.
 
-    scikit-learn's decorator ``with_callbacks`` would do the same. But warnings of ``fit`` would then point at a
-    line of scikit-learn instead of a line of the user.
+    scikit-learn's decorator ``with_callbacks`` would do the same, but warnings of ``fit`` would then point at a line of
+    scikit-learn instead of a line of the user.
     """
     if not registered(estimator):
         yield None

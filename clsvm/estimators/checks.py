@@ -30,9 +30,9 @@ def shape_text(shape: tuple[int, ...]) -> str:
 
 
 def symmetric(K: NDArray[Any]) -> NDArray[Any]:
-    """Return K (n, n), or (K + K') / 2 if rounding errors made K asymmetric.
+    """Return the kernel matrix K (n, n), or (K + K') / 2 with the transpose K' if rounding errors made K asymmetric.
 
-    Raises ValueError if K and K' differ by more than 1e-5 times the largest value of K.
+    Raises ValueError if K and K' differ by more than 1e-5 times the largest absolute value of K.
     """
     step = max(1, (1 << 22) // len(K))
     worst = max(float(np.abs(K[i : i + step] - K[:, i : i + step].T).max()) for i in range(0, len(K), step))
@@ -42,7 +42,10 @@ def symmetric(K: NDArray[Any]) -> NDArray[Any]:
 
 
 def own_names(made: type, base: type) -> set[str]:
-    """Return the names of attributes that ``made``, a subclass of ``base``, and its mixins define or override."""
+    """Return the names of the attributes that ``made``, a subclass of ``base``, defines or overrides.
+
+    Attributes of mixins, and of classes between ``made`` and ``base``, count too.
+    """
 
     class Bare(base):
         """Have only the attributes that Python gives to every class."""
@@ -56,7 +59,7 @@ def check_values(kernel: Kernel, X: Any) -> None:
     kernel.check_domain(X)
     sample = X[:: -(-X.shape[0] // _TRIAL_ROWS)]
     K = kernel(sample)
-    # If a squared norm overflows, nan is no error here: another check reports the overflow.
+    # nan from a squared norm that overflows is no error here, because another check reports the overflow.
     if np.isnan(K).any() and np.isfinite(kernel.sizes(sample)).all():
         raise ValueError(f"{kernel!r} is nan for some rows of X")
     if np.isfinite(K).all() and np.abs(K - K.T).max() > 1e-9 * np.abs(K).max():
@@ -64,7 +67,7 @@ def check_values(kernel: Kernel, X: Any) -> None:
 
 
 def variance(X: Any) -> float:
-    """Return the variance of all entries of X; infinity or nan if it overflows."""
+    """Return the variance of all values of X, zeros included; infinity or nan if the variance overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         if not sp.issparse(X):
             return float(X.var(dtype=np.float64))
@@ -184,9 +187,11 @@ class ClassBounds:
 
 
 def weighted_classes(index: Indices, weights: Vector, error_start: str) -> tuple[Indices, Indices]:
-    """Return the numbers of the classes with a row of positive weight, and each row's index (n,) among these classes.
+    """Return the classes that have a row of positive weight, and the position (n,) of each row's class among them.
 
-    ``index`` (n,) is the class of each row, ``weights`` (n,) its weight. Rows of the other classes get the index -1.
+    ``index`` (n,) is the class number of each row, ``weights`` (n,) its weight. If all rows of a class have weight 0,
+    the position is -1 for each row of the class.
+
     Raises ValueError if fewer than two classes remain. The message begins with ``error_start``.
     """
     left = np.unique(index[weights > 0])

@@ -80,7 +80,7 @@ def from_sklearn(model: Any, **params: Any) -> Any:
 def to_sklearn(model: Any) -> Any:
     """Convert a fitted SVM of clsvm to the fitted estimator of scikit-learn.
 
-    All parameters and attributes but cache_size are copied. A :class:`clsvm.Kernel`
+    All parameters and attributes that both libraries have are copied, except for cache_size. A :class:`clsvm.Kernel`
     becomes the name of a kernel and its parameters.
 
     Parameters
@@ -123,7 +123,7 @@ def to_sklearn(model: Any) -> Any:
 
 
 def libsvm_attributes(model: Any) -> dict[str, Any]:
-    """Return the private attributes that LIBSVM's fit sets in scikit-learn's estimator."""
+    """Return the attributes that a fit by LIBSVM sets in scikit-learn's estimator, for the fitted clsvm ``model``."""
     expansion: KernelModel = model.model_
     k, vectors = len(expansion.classes), _float64(model.support_vectors_)
     dual_coef, intercept = _float64(expansion.dual_coef), _float64(expansion.intercept)
@@ -154,7 +154,7 @@ def _other(model: Any, table: dict[Any, Any], whose: str) -> Any:
 
 
 def _shared(model: Any, *kinds: Any) -> dict[str, Any]:
-    """Return name -> value of the parameters of ``model`` that both classes in ``kinds`` have.
+    """Return the parameters that both classes in ``kinds`` have, with their values in ``model``, as a dict.
 
     cache_size is left out, because its meaning differs between the libraries.
     """

@@ -26,14 +26,13 @@ from clsvm.problem import Problem, Subproblem
 from clsvm.tasks import CLASSES, TASKS
 
 Vector = NDArray[np.float64]
-# A Group lists dual problems that are solved together, each with a NumPy index.
-# The index selects the places of the problem's coefficients in the array of the coefficients of all problems.
+# Group: pairs (dual problem, NumPy index). The index selects the problem's entries in the array of all coefficients.
 Group = list[tuple[Subproblem, Any]]
 _HARD_MARGIN = 1e30  # bound of the coefficients if C is infinite, for a hard margin
 
 
 class Machine(KernelEstimator):
-    """Fit an SVM by its dual problem. This is the base class of the SVM estimators, which define the dual problem."""
+    """Fit an SVM by the dual problem that a subclass defines, as the base class of the SVM estimators."""
 
     def _options(self) -> Options:
         given = self._solver_params()
@@ -45,13 +44,16 @@ class Machine(KernelEstimator):
         """Return the coefficients of the last fit, from which a warm start begins, as an array of shape ``shape``.
 
         The array has the rows of dual_coef_, and a column for each of n training rows. Training rows that were added
-        since the last fit have coefficients 0. Return None if warm_start is False or no fit came before.
+        since the last fit have coefficients 0. Return None if warm_start is False or this is the first fit.
+
+        Raises ValueError if the last fit had more training rows, or another number of rows in dual_coef_.
         """
         if not self.warm_start or not hasattr(self, "dual_coef_"):
             return None
         before, (count, n) = len(self.dual_coef_), shape
         if before != count:
-            raise ValueError("warm_start: the last fit had another multi_class")
+            numbers = f"({before} dual problems), got another one ({count})"
+            raise ValueError(f"warm_start: expected the multi_class of the last fit {numbers}")
         if n < self.shape_fit_[0]:
             known = self.shape_fit_[0]
             raise ValueError(f"warm_start: X has {n} rows, expected at least the {known} rows of the last fit")
@@ -64,8 +66,9 @@ class Machine(KernelEstimator):
     ) -> None:
         """Solve groups of dual problems, one group after another, and set the learnt attributes.
 
-        groups: lists of subproblems, each with a NumPy index that selects its coefficients in the array (count, n) of
-            all coefficients.
+        groups: lists of pairs (dual problem, NumPy index). The index selects the coefficients of the dual problem in
+            the array of all coefficients, (count, n).
+        count: number of rows of the array of all coefficients.
         index: class of each row, (n,).
         started: perf_counter() at the start of the fit.
         same_classes: whether a warm start may use the coefficients of the last fit.
@@ -115,7 +118,7 @@ class Machine(KernelEstimator):
         vectors: Any = self.support_vectors_
         plan = fit.plan and layouts.unrestricted_plan(fit.plan)
         if plan and len(plan.centre) != vectors.shape[1]:
-            plan = None  # _solver_rows removed empty columns, which the plan counts
+            plan = None  # the plan is for rows from which _solver_rows removed empty columns
         if isinstance(kernel, Precomputed):
             vectors = support
             self._rows_of_fit = X if self._user_kernel else None
@@ -124,24 +127,24 @@ class Machine(KernelEstimator):
     def _formulate(self, y: Any, sample_weight: Any) -> list[Subproblem]:
         """Return the dual problems of a fit to the labels or targets y (n,).
 
-        For a one-class SVM y is None, and sample_weight (n,) is given. nu-SVR's dual problem has each row twice. Raises
-        NotImplementedError for Crammer and Singer's problem, which couples all classes.
+        For a one-class SVM y is None, and sample_weight (n,) is given. The dual problem of nu-SVR has each row twice.
+        Raises NotImplementedError for Crammer and Singer's problem, which is one problem for all classes.
         """
         raise NotImplementedError
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
         """Convert coefficients b (problems, n) and offsets rho of dual problems to those of the model.
 
-        rho is (problems, 1), or (problems, 2) for nu-SVC and nu-SVR. The model's offsets are (problems,). Decision
-        values without offset may take the place of b, since the same factor scales them.
+        rho is (problems, 1), or (problems, 2) for nu-SVC and nu-SVR. The offsets of the model are (problems,). Callers
+        can give decision values without offset as b, because the same factor scales them.
         """
-        return b, rho.mean(axis=1)  # the mean of two offsets of a dual problem is the model's offset
+        return b, rho.mean(axis=1)  # if a dual problem has two offsets, the model's offset is their mean
 
     def _check_margins(self, rho: Vector, problems: Sequence[Problem]) -> None:
-        """Warn if the offsets rho (problems, 2) of nu-SVC's dual problems show that two classes have no margin.
+        """Warn if a dual problem of nu-SVC has found no margin between two classes.
 
-        That is so if rho[:, 0] - rho[:, 1] is no larger than 2 tol. The warning names the largest nu that is feasible
-        for all ``problems``. Other tasks than nu-SVC do not warn.
+        The margin is half the difference of the offsets, (rho[:, 0] - rho[:, 1]) / 2. A margin of at most tol counts as
+        none. The warning names the largest nu that is feasible for all ``problems``. Other tasks never warn.
         """
 
     def _solver_rows(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
@@ -163,7 +166,7 @@ class Machine(KernelEstimator):
 
     @property
     def n_support_(self) -> NDArray[np.int32]:
-        """Return the number of support vectors of each class, (k,) int32. A task without classes returns one number."""
+        """Return the number of support vectors of each class, (k,) int32; without classes the number of all, (1,)."""
         check_is_fitted(self)
         return self._n_support
 
@@ -190,8 +193,8 @@ class Machine(KernelEstimator):
 def _started(one: Subproblem, start: Vector, copies: int) -> Subproblem:
     """Return the subproblem ``one`` with the coefficients ``start`` (problems, n) to start from.
 
-    nu-SVR's dual problem has two copies of each row. A negative coefficient then goes to the copy with lo < 0, and a
-    positive coefficient to the other copy.
+    The dual problem of nu-SVR has two copies of each row, so ``copies`` is 2. A negative coefficient then goes to the
+    copy with a negative lower bound, and a positive coefficient to the other copy.
     """
     if copies > 1:
         start = np.tile(start, copies)

@@ -39,9 +39,9 @@ _Callback = Callable[[int, Vector, float], Any] | None
 
 
 class Targets(NamedTuple):
-    """Hold the targets ``y`` (k, n) of k outputs, the row ``weights`` (n,) and the ``classes`` of a Falkon fit.
+    """Hold the data of a Falkon fit besides its rows: targets ``y`` (k, n) of k outputs, row ``weights`` (n,), classes.
 
-    For a regression ``classes`` is empty.
+    ``classes`` has the class labels, and is empty for a regression.
     """
 
     classes: NDArray[Any]
@@ -52,12 +52,12 @@ class Targets(NamedTuple):
 class Falkon(KernelEstimator):
     """Fit f(x) = sum_j alpha_j K(x, c_j) + intercept with m inducing points c_j.
 
-    This is the base class of the Falkon estimators. For rows x_i with targets y_i and weights w_i, a fit minimises over
-    the coefficients alpha_j
+    Falkon is the base class of the Nyström estimators. K is the kernel function. For rows x_i with targets y_i and
+    weights w_i, a fit minimises over the coefficients alpha_j
 
         (1 / sum_i w_i) * sum_i w_i loss(f(x_i), y_i) + (penalty / 2) * |f|^2
 
-    Here |f| is the norm of f, without the intercept, in the kernel's function space.
+    where |f| is the norm of f, without the intercept, in the kernel's function space.
     """
 
     _table, _other_kernels = TABLE, "or a Kernel"
@@ -137,7 +137,10 @@ class Falkon(KernelEstimator):
         self._set_model(kernel, alpha, report.steps, plan, report.dtype)
 
     def _solver_callback(self, callback_task: FitTask, kernel: Kernel) -> Callable[[int, Vector, float], None]:
-        """Return a callback for the solver, which calls the user's callback, then scikit-learn's callbacks."""
+        """Return a function for the solver to call after each step.
+
+        The function calls the user's callback, then scikit-learn's callbacks.
+        """
         callback_task.step()
 
         def stepped(step: int, coefficients: Vector, seconds: float) -> None:
@@ -150,7 +153,7 @@ class Falkon(KernelEstimator):
     def _attributes_after(self, kernel: Kernel, step: int, coefficients: Vector) -> dict[str, Any]:
         """Return the attributes that the estimator would have if the fit ended now, for scikit-learn's callbacks.
 
-        ``step`` is the number of steps done, ``coefficients`` (m, k) their result.
+        ``step`` is the number of steps done so far, and ``coefficients`` (m, k) are those of the m inducing points.
         """
         fitted = object.__new__(type(self))
         fitted.__dict__ = self.__dict__.copy()
@@ -158,19 +161,19 @@ class Falkon(KernelEstimator):
         return {name: value for name, value in vars(fitted).items() if name != "_callback_task"}
 
     def _set_model(self, kernel: Kernel, alpha: Vector, steps: int, plan: Plan | None, dtype: str) -> None:
-        """Set dual_coef_, n_iter_ and model_, from coefficients alpha (k, m) and the number of solver steps."""
+        """Set dual_coef_, n_iter_ and model_, from coefficients alpha (k, m) of m inducing points and solver steps."""
         self.dual_coef_, self.n_iter_ = alpha, steps
         count = np.zeros(max(1, len(self._labels)), np.int32)
         count[0] = self.centers_.shape[0]  # inducing points have no class, so the first entry counts all of them
         others: dict[str, Any] = {"n_support": count, "plan": plan, "dtype": dtype}
-        if self._loss(len(alpha)) == "logistic":  # P = 1 / (1 + exp(-f)); probA and probB cannot express softmax
+        if self._loss(len(alpha)) == "logistic":  # probA, probB: P = 1 / (1 + exp(-f)) for the decision value f
             others |= {"probA": np.array([-1.0]), "probB": np.zeros(1)}
         self.model_ = self._kernel_model(kernel, self.centers_, **others)
 
     def _centers(
         self, X: Any, kernel: Kernel, task: Task, random: RandomState
     ) -> tuple[nystrom.Centers, Vector | None]:
-        """Return the inducing points, and the coefficients (k, m) to start from.
+        """Return the m inducing points, and the coefficients (k, m) of k outputs from which the solver starts.
 
         A warm start takes both from the last fit. Otherwise the coefficients are None.
         """
@@ -210,8 +213,8 @@ class Falkon(KernelEstimator):
     def _given_centers(self, given: Any, X: Any, kernel: Kernel) -> Any:
         """Check the inducing points that the user gave as center_selection, and return them dense or CSR, as X is.
 
-        Raises ValueError or TypeError for rows that are invalid, have other features than X, or lie outside the domain
-        of the kernel function.
+        Raises ValueError or TypeError if the points are invalid, have other features than X, or if the kernel function
+        is not defined for them.
         """
         asked = {"accept_sparse": "csr", "dtype": DTYPES, "order": "C", "input_name": "center_selection"}
         with naming("center_selection"):
@@ -242,16 +245,16 @@ class Falkon(KernelEstimator):
 
 
 def _scaled(weights: Vector) -> Vector:
-    """Return the weights divided by a power of 2, so that their sum does not overflow or underflow.
+    """Return the weights divided by a power of 2, so that their sum neither overflows nor underflows.
 
-    A common factor of all weights does not change the fit.
+    A fit does not depend on a common factor of all weights.
     """
     return np.ldexp(weights, -np.frexp(weights.max())[1])
 
 
 @documented
 class FalkonRegressor(RegressorMixin, Falkon):
-    """Nyström kernel ridge regression by the Falkon method, for many rows and any number of outputs.
+    """Predict numbers by Nyström kernel ridge regression, for many rows and any number of outputs (Falkon method).
 
     The regression function is a kernel expansion over m inducing points. Falkon fits it by conjugate gradients with a
     Nyström preconditioner. A few thousand inducing points usually reach the error of exact kernel ridge regression.
@@ -273,7 +276,7 @@ class FalkonRegressor(RegressorMixin, Falkon):
     n_features_in_ : int
         Number of features.
     fit_report_ : :class:`clsvm.report.NystromReport`
-        Report of the fit: its result, certificate and cost.
+        Report of the fit: its result, how close it came to the optimum, and its cost.
     model_ : :class:`clsvm.models.model.KernelModel`
         Kernel expansion that predicts.
 
@@ -330,7 +333,7 @@ class FalkonRegressor(RegressorMixin, Falkon):
 
 @documented
 class FalkonClassifier(ClassifierMixin, Falkon):
-    """Nyström kernel classification by least squares on labels -1 and 1 (see :class:`FalkonRegressor`).
+    """Classify rows by Nyström kernel least squares on labels -1 and 1 (see :class:`FalkonRegressor`).
 
     For more than two classes, an output for each class separates the class from all others. All outputs are fitted at
     once.
@@ -405,7 +408,7 @@ class FalkonClassifier(ClassifierMixin, Falkon):
 
 @documented
 class LogisticFalkonClassifier(FalkonClassifier):
-    """Nyström kernel logistic regression by the Falkon method, with probabilities.
+    """Classify rows by Nyström kernel logistic regression, with probabilities (Falkon method).
 
     The loss is logistic for two classes and softmax for more. The fit uses Newton's method, and preconditioned
     conjugate gradients for each Newton step.

@@ -24,12 +24,12 @@ from clsvm.problem import Problem, Subproblem, c_svc, crammer_singer, epsilon_sv
 from clsvm.tasks import CLASSES
 
 Pair = tuple[int, int | None]  # positive and negative class of a binary problem; None means all other classes
-COEFFICIENTS = 1 << 19  # about this many coefficients are solved in one group; each takes about a hundred bytes
-MIN_PROBLEMS = 1024  # fewest binary problems of a group, roughly: small groups would send X to the device too often
+COEFFICIENTS = 1 << 19  # binary problems solved together have about this many coefficients of about 100 bytes each
+MIN_PROBLEMS = 1024  # at least about this many binary problems are solved together, to send X to the device seldom
 
 
 class _Classifier(ClassifierMixin, Machine):
-    """Fit a classifier. This is the base class of SVC and NuSVC, which define the dual problem of two classes."""
+    """Fit a classifier, as the base class of SVC and NuSVC, which define the dual problem of two classes."""
 
     _weights_error = "Invalid input"  # start of the error message for weights that leave fewer than two classes
     multi_class = "ovo"  # for NuSVC, which has no other strategy; SVC's parameter of this name replaces it
@@ -49,13 +49,13 @@ class _Classifier(ClassifierMixin, Machine):
         before = getattr(self, "classes_", classes)
         same_classes = np.array_equal(before, classes)
         if self.warm_start and not same_classes and (k == 2 or coupled):
-            raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
+            raise ValueError(f"warm_start: the last fit had the classes {before}, got {classes}")
         self.classes_, self.class_weight_ = classes, box.weights
         count = k if coupled or (k > 2 and self.multi_class == "ovr") else k - 1
         self._fit_groups(X, self._groups(box), count, box.index, started, same_classes)
 
     def _groups(self, box: checks.ClassBounds) -> Iterator[Group]:
-        """Yield the dual problems of a fit, in groups that are small enough for the host's memory."""
+        """Yield the dual problems of a fit in groups that are solved together, and that fit into the host's memory."""
         index, bounds, k, n = box.index, box.bounds, len(box.classes), len(box.index)
         if self.multi_class == "crammer_singer":
             yield [(Subproblem(np.arange(n), crammer_singer(index, bounds, k)), ...)]
@@ -138,7 +138,7 @@ class _Classifier(ClassifierMixin, Machine):
         return np.asarray(values[:, 1] - values[:, 0]) if coupled else values
 
     def _coef(self) -> Any:
-        """Return the linear kernel's weights (problems, d) of the d features, a line for each binary problem."""
+        """Return the weights of the d features for the linear kernel, (problems, d): a row for each binary problem."""
         if not self.model_.of_pairs:
             return super()._coef()
         ends = np.cumsum(self.n_support_)
@@ -150,10 +150,10 @@ class _Classifier(ClassifierMixin, Machine):
 
 @documented
 class SVC(_Classifier):
-    """C-support vector classification on an OpenCL device.
+    """Classify rows by a C-support vector machine (C-SVC) on an OpenCL device.
 
-    ``multi_class`` says how to solve more than two classes: by a binary problem for each pair of classes or for each
-    class against the rest, or by the single problem of Crammer and Singer.
+    The parameter ``multi_class`` chooses how more than two classes are solved. "ovo" solves a binary problem for each
+    pair of classes, "ovr" one for each class against the rest, and "crammer_singer" a single problem.
 
     Attributes
     ----------
@@ -182,7 +182,7 @@ class SVC(_Classifier):
     n_features_in_ : int
         Number of features.
     fit_report_ : :class:`clsvm.report.FitReport`
-        Report of the fit: its result, certificate and cost.
+        Report of the fit: its result, how close it came to the optimum, and its cost.
     model_ : :class:`clsvm.models.model.KernelModel`
         Kernel expansion that predicts.
 
@@ -234,12 +234,12 @@ class SVC(_Classifier):
 
 @documented
 class NuSVC(_Classifier):
-    """nu-support vector classification on an OpenCL device.
+    """Classify rows by a nu-support vector machine (nu-SVC) on an OpenCL device.
 
-    More than two classes are solved as binary problems of each pair of classes. Unlike scikit-learn's NuSVC, this class
-    applies class_weight. gap_tol refers to the dual problem before its coefficients are divided by the margin. If the
-    margin is at most tol, the signs of decision values mean nothing, and the fit warns. The attributes are those of
-    :class:`SVC`.
+    More than two classes are solved as a binary problem for each pair of classes. Unlike scikit-learn's NuSVC, this
+    class applies class_weight. At the end of a fit the coefficients are divided by the margin. gap_tol refers to the
+    dual problem before this division. If the margin is at most tol, the signs of decision values mean nothing, and the
+    fit warns. The attributes are those of :class:`SVC`.
 
     References
     ----------
@@ -297,7 +297,7 @@ class NuSVC(_Classifier):
 
     @staticmethod
     def _margins(rho: Vector) -> Vector:
-        """Return the margins (problems,): half the difference of rho, the offsets of positive and negative rows."""
+        """Return the margins (problems,): half of rho[:, 0] - rho[:, 1], the offsets of positive and negative rows."""
         return np.asarray((rho[:, 0] - rho[:, 1]) / 2)
 
     def _check_margins(self, rho: Vector, problems: Sequence[Problem]) -> None:
@@ -327,11 +327,10 @@ def _pair_groups(class_pairs: Sequence[Pair], counts: checks.Indices, whole: boo
 def _dual_coef_index(pair: Pair, rows: checks.Indices, index: checks.Indices) -> tuple[checks.Indices, checks.Indices]:
     """Return the positions (row, column) of a binary problem's coefficients in the array of all coefficients.
 
-    The array has the rows of dual_coef_, and a column for each of n samples. No row is for a class against itself. So a
-    sample of class a has its coefficient against class b in row b if b < a, and in row b - 1 if b > a. A problem of
-    class a against the rest has row a.
+    The array has the rows of dual_coef_, and a column for each of n samples. A sample of class a has its coefficient
+    against class b in row b if b < a, and in row b - 1 if b > a. A problem of class a against all others has row a.
 
-    pair: the two classes of the problem. rows: numbers of its samples. index: class of each of the n samples, (n,).
+    pair: two classes, or a class and None. rows: numbers of the problem's samples. index: class of each sample, (n,).
     """
     i, j = pair
     against = np.full(len(rows), i) if j is None else np.where(index[rows] == i, j - 1, i)
@@ -339,7 +338,7 @@ def _dual_coef_index(pair: Pair, rows: checks.Indices, index: checks.Indices) ->
 
 
 class _Regressor(RegressorMixin, Machine):
-    """Fit a regression. This is the base class of SVR and NuSVR, which define the dual problem."""
+    """Fit a regression, as the base class of SVR and NuSVR, which define the dual problem."""
 
     def _problem(self, y: Vector, weights: Vector) -> Problem:
         """Return the dual problem for targets y (n,) and sample weights (n,)."""
@@ -357,7 +356,7 @@ class _Regressor(RegressorMixin, Machine):
 
 @documented
 class SVR(_Regressor):
-    """Epsilon-support vector regression on an OpenCL device.
+    """Predict numbers by epsilon-support vector regression (epsilon-SVR) on an OpenCL device.
 
     Attributes
     ----------
@@ -382,7 +381,7 @@ class SVR(_Regressor):
     n_features_in_ : int
         Number of features.
     fit_report_ : :class:`clsvm.report.FitReport`
-        Report of the fit: its result, certificate and cost.
+        Report of the fit: its result, how close it came to the optimum, and its cost.
     model_ : :class:`clsvm.models.model.KernelModel`
         Kernel expansion that predicts.
     """
@@ -424,7 +423,7 @@ class SVR(_Regressor):
 
 @documented
 class NuSVR(_Regressor):
-    """nu-support vector regression on an OpenCL device.
+    """Predict numbers by nu-support vector regression (nu-SVR) on an OpenCL device.
 
     The parameter nu replaces epsilon, which the fit determines. The dual problem has two coefficients for each row, so
     its kernel matrix takes four times the memory of SVR's. The attributes are those of :class:`SVR`.
@@ -474,7 +473,7 @@ class NuSVR(_Regressor):
 
 @documented
 class OneClassSVM(OutlierMixin, Machine):
-    """One-class support vector machine on an OpenCL device: novelty detection by a boundary around most of the rows.
+    """Detect novelties by a one-class support vector machine on an OpenCL device: a boundary around most of the rows.
 
     Attributes
     ----------
@@ -501,7 +500,7 @@ class OneClassSVM(OutlierMixin, Machine):
     n_features_in_ : int
         Number of features.
     fit_report_ : :class:`clsvm.report.FitReport`
-        Report of the fit: its result, certificate and cost.
+        Report of the fit: its result, how close it came to the optimum, and its cost.
     model_ : :class:`clsvm.models.model.KernelModel`
         Kernel expansion that predicts.
 

@@ -1,7 +1,7 @@
 """Turn decision values into predictions and probabilities, for estimators, models and searches.
 
-A row has k * (k - 1) / 2 decision values if there is a binary problem for each pair of k classes. They are computed in
-strips. A strip holds the decision values of one class against a range of later classes, for a few rows. Each strip is
+If there is a binary problem for each pair of k classes, a row has k * (k - 1) / 2 decision values. To save memory, they
+are computed in strips: the decision values of one class against a range of later classes, for a few rows. Each strip is
 reduced to votes or sums before the next strip is computed. The division into strips does not change the results.
 
 :class:`Decoder` makes the predictions of an estimator. :func:`calibrated` fits probability parameters as LIBSVM
@@ -34,18 +34,20 @@ from clsvm.errors import warn
 from clsvm.tasks import ONE_CLASS
 
 Vector = NDArray[np.float64]
-CLASSES = 40  # most classes in a block: larger blocks take more memory, smaller blocks need more kernel launches
+CLASSES = 40  # most classes whose pairs are computed together: more take more memory, fewer need more kernel launches
 Rows = NDArray[np.intp]
 FOLDS = 5
 MIN_PROBABILITY = 1e-7  # probabilities of pairs are clipped to MIN_PROBABILITY ... 1 - MIN_PROBABILITY, as in LIBSVM
 _MARKS = 10  # number of probability marks of a one-class model
-_CELLS = 1 << 22  # rows are processed in groups whose temporary arrays hold at most this many numbers each
-COUPLING_NUMBERS = 8  # for k classes, coupled() allocates COUPLING_NUMBERS * k * k numbers for each row
+_CELLS = 1 << 22  # so few rows are processed together that each temporary array has at most this many numbers
+COUPLING_NUMBERS = 8  # for k classes, the function coupled allocates COUPLING_NUMBERS * k * k numbers for each row
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Turn decision values (n,), (n, outputs) or (n, pairs) into the results of an estimator's methods.
+    """Turn decision values of n rows into predictions and other results of an estimator.
+
+    Decision values are (n,), (n, outputs) or, with a binary problem for each pair of classes, (n, pairs).
 
     Attributes
     ----------
@@ -89,7 +91,7 @@ class Decoder:
 
     @property
     def by_votes(self) -> bool:
-        """Return whether predictions are the classes that win most pairs.
+        """Return whether the prediction for a row is the class that wins most pairs of classes.
 
         Raises ValueError if break_ties is set and decision_function_shape is "ovo".
         """
@@ -131,7 +133,7 @@ def first_pair(k: int, i: int) -> int:
 class Strip(NamedTuple):
     """Hold the decision values of one class against a range of later classes, for a few rows.
 
-    Strips come in such an order that each class meets the other classes in ascending order.
+    Strips are yielded in such an order that each class meets the other classes in ascending order.
 
     Attributes
     ----------
@@ -149,9 +151,9 @@ class Strip(NamedTuple):
 
 
 def strips(values: Vector, k: int) -> Iterator[Strip]:
-    """Divide the decision values (rows, pairs) of all pairs of k classes into strips (:class:`Strip`), and yield them.
+    """Yield the decision values ``values`` (rows, pairs) of all pairs of k classes as one Strip for each class.
 
-    Each class i but the last has one strip, which holds the pairs (i, j) with j > i.
+    The strip of class i holds the pairs (i, j) with j > i. The last class has no strip.
     """
     for i in range(k - 1):
         first = first_pair(k, i)
@@ -159,7 +161,7 @@ def strips(values: Vector, k: int) -> Iterator[Strip]:
 
 
 def blocks(k: int, most: int) -> list[tuple[slice, slice]]:
-    """Divide k classes into blocks of at most ``most`` classes, and return all pairs of blocks.
+    """Divide k classes into blocks of at most ``most`` consecutive classes, and return all pairs of blocks.
 
     A block is a slice of class numbers. The pairs include each block with itself.
     """
@@ -169,10 +171,10 @@ def blocks(k: int, most: int) -> list[tuple[slice, slice]]:
 
 
 def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offsets: Vector, k: int) -> Iterator[Strip]:
-    """Yield the strips (:class:`Strip`) of all pairs of a class in block ``own`` and a class in block ``others``.
+    """Yield the decision values of all pairs of a class in ``own`` and a class in ``others``, as :class:`Strip` tuples.
 
-    The decision value of a pair is the sum over the support vectors of its first class, plus the sum over the support
-    vectors of its second class, plus the pair's intercept.
+    A sum over support vectors adds coefficients times kernel values. The decision value of a pair is the pair's
+    intercept, plus the sum over the support vectors of its first class, plus that over those of its second class.
 
     one: sum over the support vectors of each pair's class in ``own``, (pairs, samples), sorted by this class.
     other: sum over the support vectors of each pair's class in ``others``, (pairs, samples), sorted by this class.
@@ -205,7 +207,7 @@ def votes(strips: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
         positive = (values > 0).view(np.int8)
         won[first] += positive.sum(axis=0, dtype=np.int32)
         won[others] -= positive
-    won += np.arange(k, dtype=np.int32)[:, None]  # class i is second in i pairs, and wins those not won by the first
+    won += np.arange(k, dtype=np.int32)[:, None]  # class i is second in i pairs, and wins those that the first loses
     return won.T.astype(np.intp)
 
 
@@ -213,10 +215,9 @@ def ovr_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
     """Return scikit-learn's decision values (n, k) of shape "ovr" for n rows.
 
     The decision values of pairs come in strips (:class:`Strip`), each of one class against later classes. The value of
-    a class is its number of votes plus s / (3 * (|s| + 1)). s is the sum of the decision values of the class's pairs.
-    A value is subtracted if its positive sign favours the other class. A decision value of 0 is a vote for the
-    pair's first class.
-    The result equals that of sklearn.utils.multiclass._ovr_decision_function bit for bit.
+    a class is its number of votes plus s / (3 * (|s| + 1)). s adds up the decision values of all pairs with this class,
+    as first class with the sign +, as second class with the sign -. A decision value of 0 is a vote for the pair's
+    first class. The result equals that of sklearn.utils.multiclass._ovr_decision_function bit for bit.
     """
     won, sums = np.zeros((k, n), np.int32), np.zeros((k, n))
     for first, others, values in strips:
@@ -247,8 +248,8 @@ def pair_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
 def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
     """Fit A and B of P(positive | f) = 1 / (1 + exp(A f + B)) by maximum likelihood.
 
-    The target probabilities of p positive and m negative rows are (p + 1) / (p + 2) and 1 / (m + 2), not 1 and 0. So
-    the optimum is finite for separable classes too.
+    For p positive and m negative rows, the target probabilities are (p + 1) / (p + 2) and 1 / (m + 2). With these
+    targets the optimum is finite even if the decision values separate the classes. Targets 1 and 0 would not do.
 
     Parameters
     ----------
@@ -274,7 +275,7 @@ def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
     if not scale > 1e-12 * abs(centre):
         share = target.mean()
         return 0.0, float(np.log((1 - share) / share))
-    x = np.tile((values - centre) / scale, 2)[:, None]  # each row twice, with both labels; weights: Platt's targets
+    x = np.tile((values - centre) / scale, 2)[:, None]  # each row twice: once for each label, weighted by its target
     weights = np.concatenate([target, 1 - target])
     fitted = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
     fitted.fit(x, np.repeat([True, False], n), sample_weight=weights)
@@ -362,9 +363,9 @@ def of_pairs(values: Vector, A: Vector, B: Vector, k: int) -> Vector:
 def coupled(first: Vector, k: int) -> Vector:
     """Couple the probabilities of pairs of classes to probabilities of k classes.
 
-    Let r_st be the probability of class s if the class is s or t. The result p minimises p'Qp with sum_t p_t = 1, where
-    Q_tt = sum_s (r_st)^2 and Q_ts = -r_st * r_ts. As in LIBSVM, p starts at 1 / k. The iteration stops when all (Qp)_t
-    are within 0.005 / k of p'Qp.
+    Let r_st be the probability of class s if the class is s or t. The result p minimises p'Qp subject to sum_t p_t = 1.
+    The matrix Q has the entries Q_tt = sum over s != t of (r_st)^2, and Q_ts = -r_st * r_ts. As in LIBSVM, each p_t
+    starts at 1 / k. The iteration stops when all (Qp)_t are within 0.005 / k of p'Qp.
 
     Parameters
     ----------
@@ -391,7 +392,7 @@ def coupled(first: Vector, k: int) -> Vector:
         r[:, i, j], r[:, j, i] = part, 1 - part
         Q = -r * r.transpose(0, 2, 1)
         Q[:, diagonal, diagonal] = np.square(r).sum(axis=1)
-        rows, p = np.arange(begin, begin + len(part)), np.full((len(part), k), 1 / k)  # rows that still iterate
+        rows, p = np.arange(begin, begin + len(part)), np.full((len(part), k), 1 / k)  # rows not converged, and their p
         for _ in range(max(100, k)):
             Qp = (Q @ p[:, :, None])[:, :, 0]
             total = (p * Qp).sum(axis=1)
@@ -444,7 +445,7 @@ def folds(y: NDArray[Any], count: int, of_classes: bool) -> list[tuple[Rows, Row
     count : int
         Number of folds, at most n. A larger number becomes n.
     of_classes : bool
-        Whether every fold gets its share of each class. This is ignored if no class has ``count`` rows.
+        Whether every fold gets its share of each class. It is ignored if all classes have fewer than ``count`` rows.
 
     Returns
     -------
@@ -466,8 +467,8 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     """Fit the probability parameters of a fitted estimator, and return its model with these parameters.
 
     Classifiers and regressors are fitted five times more, each time to four fifths of the rows, with the same
-    parameters and weights. Each fit gives decision values of the other rows. If the training rows of such a fit lack
-    one class of a pair, the pair's decision value is 1 or -1 in favour of the other class, as in LIBSVM.
+    parameters and weights. Each fit gives decision values of the other rows. The training rows of such a fit may lack
+    one class of a pair. The pair's decision value is then 1 or -1, in favour of the other class, as in LIBSVM.
 
     Parameters
     ----------
@@ -534,7 +535,7 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> di
 
     classes, model = estimator.classes_, estimator.model_
     if (unknown := np.setdiff1d(y, classes)).size:
-        raise ValueError(f"y has the label {unknown[0]!r}, expected those of the fit: {', '.join(map(repr, classes))}")
+        raise ValueError(f"y has the label {unknown[0]!r}, expected one of the fit's: {', '.join(map(repr, classes))}")
     if len(labels := np.unique(y)) < 2:
         raise ValueError(f"y must have rows of two classes or more, got only the label {labels[0]!r}")
     k = len(classes)
@@ -564,10 +565,10 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> di
 
 
 def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> Iterator[tuple[Any, Any, Rows]]:
-    """Yield for each fold: the estimator fitted to the other folds, the fold's rows, and their row numbers.
+    """Yield for each fold: the estimator fitted to the other folds, the fold's rows, and the numbers of these rows.
 
-    If the other folds have a single class, an array (1,) with its label replaces the estimator. A matrix of kernel
-    values is split by rows and by columns, as scikit-learn's _safe_split does.
+    If the other folds have a single class, an array (1,) with the class's label replaces the estimator. A matrix of
+    kernel values is split by rows and by columns, as scikit-learn's _safe_split does.
     """
     from sklearn.base import clone, is_classifier
     from sklearn.exceptions import ConvergenceWarning
@@ -590,7 +591,7 @@ def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> Iterat
                 warnings.simplefilter("ignore", ConvergenceWarning)  # one warning for all folds follows after the loop
                 fold.fit(*_safe_split(fold, X, y, train), sample_weight=weights)
         except ValueError as error:
-            raise ValueError(f"fold {number} of {FOLDS} for the probabilities: {error}") from None
+            raise ValueError(f"fitting fold {number} of {FOLDS} for the probabilities failed: {error}") from None
         if not fold.fit_report_.converged:
             failed.append(f"fold {number}: {fold.fit_report_.status}")
         yield fold, _safe_split(fold, X, y, test, train)[0], test

@@ -1,7 +1,7 @@
 """Read and write model files in the text format of LIBSVM 3.24, which svm-train writes and svm-predict reads.
 
-:func:`save_model` writes a header of keys such as svm_type and rho, the line SV, and a line for each support vector
-with its coefficients and features. :func:`load_model` reads such a file.
+:func:`save_model` writes a header of keys, such as svm_type and rho, and the line SV. A line for each support vector
+follows, with its coefficients and features. :func:`load_model` reads such a file.
 
 A damaged file raises ValueError with the message ``FILE: got ..., expected ...``. A message about a line of support
 vectors names the line's number. A failed system call raises OSError.
@@ -27,7 +27,7 @@ from clsvm.models.svmlight import MAX_INDEX, WORD, Form, Lines, T, diagnose, loa
 from clsvm.system import explained
 from clsvm.tasks import CLASSES, ONE_CLASS, TASKS, of_libsvm
 
-_KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "sigmoid"}  # LIBSVM's name: clsvm's
+_KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "sigmoid"}  # LIBSVM's, then clsvm's name
 _NAMES = {ours: theirs for theirs, ours in _KERNELS.items()} | {"precomputed": "precomputed"}
 _KEYS = ("svm_type", "kernel_type", "degree", "gamma", "coef0", "nr_class", "total_sv", "rho", "label", "nr_sv")
 Vector = NDArray[np.float64]
@@ -72,7 +72,8 @@ def check_savable(model: KernelModel) -> None:
 def class_order(model: KernelModel) -> list[int]:
     """Return the numbers of the model's classes in the order in which LIBSVM's file lists them.
 
-    If there are two classes, the positive one, classes[1], comes first, unless ``model.smaller_first`` is set.
+    If there are two classes, classes[1] comes first, which positive decision values stand for. If
+    ``model.smaller_first`` is set, classes[0] comes first.
     """
     order = list(range(len(model.classes)))
     return order[::-1] if len(order) == 2 and not model.smaller_first else order
@@ -81,10 +82,10 @@ def class_order(model: KernelModel) -> list[int]:
 def save_model(model: Any, path: PathLike) -> None:
     """Write a model in LIBSVM's text format, which svm-predict reads.
 
-    The value rho in the file is -intercept. The file lists the positive one of two classes first, unless
-    the model's ``smaller_first`` is set. Numbers have as many digits as their float64 value needs. If the last feature
-    is zero in all support vectors, one of these zeros is written, so that a reader finds the number of features. A
-    model without support vectors loses this number.
+    The value rho in the file is the negative of the intercept. The file lists the positive one of two classes first,
+    unless the model's ``smaller_first`` is set. Numbers have as many digits as their float64 value needs. If the last
+    feature is zero in all support vectors, one of its zeros is written, so that a reader finds the number of features.
+    A model without support vectors loses the number of features.
 
     Parameters
     ----------
@@ -149,9 +150,9 @@ def save_model(model: Any, path: PathLike) -> None:
 
 
 def _estimates(model: KernelModel) -> dict[str, Any]:
-    """Return name -> array for the probability parameters that the model has, such as probA (ESTIMATES).
+    """Return the probability parameters that the model has, such as probA, as a dict of arrays by name.
 
-    Raises ValueError if their names or shapes do not fit the task.
+    ESTIMATES lists the possible names. Raises ValueError if names or shapes do not fit the model's task.
     """
     found = {key: np.asarray(value) for key in ESTIMATES if (value := getattr(model, key)) is not None}
     lengths = estimates_of(model.task, len(model.classes))
@@ -162,7 +163,7 @@ def _estimates(model: KernelModel) -> dict[str, Any]:
 
 
 def estimates_of(task: str, k: int) -> dict[str, int]:
-    """Return name -> length for the probability parameters of a task with k classes, such as probA (ESTIMATES)."""
+    """Return the lengths of a task's probability parameters, such as probA, as a dict by name, for k classes."""
     kind = TASKS[task].kind
     if kind == CLASSES:
         return dict.fromkeys(("probA", "probB"), k * (k - 1) // 2)
@@ -170,7 +171,7 @@ def estimates_of(task: str, k: int) -> dict[str, int]:
 
 
 def _flip_signs(coef: Vector, rho: Vector, estimates: dict[str, Any]) -> tuple[Vector, Vector, dict[str, Any]]:
-    """Exchange the classes of a two-class model: negate its coefficients, rho and probB, and return them with probA."""
+    """Exchange the classes of a two-class model: return negated coefficients, rho and probB, and probA unchanged."""
     return -coef, 0.0 - rho, {key: 0.0 - values if key == "probB" else values for key, values in estimates.items()}
 
 
@@ -275,7 +276,7 @@ class _Header:
     path
         name of the file.
     lines
-        key -> the text after it.
+        dict from each key to the text that follows it.
     end
         line number of the line SV.
     """
@@ -369,7 +370,7 @@ def _kernel_columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.i
 
 
 def _split(lines: Lines, count: int) -> tuple[Vector, BinaryIO]:
-    """Return the ``count`` coefficients at the start of each line, (count, rows), and a stream of the lines' rest.
+    """Return the ``count`` coefficients at the start of each line, (count, rows), and a stream of the remaining text.
 
     In the stream each line begins with a 0, which scikit-learn's reader takes for a label.
     """

@@ -1,5 +1,7 @@
 """Hold a fitted kernel model, and compute its decision values, predictions and probabilities on a device.
 
+The decision function of problem p, with the kernel function K, is
+
     f_p(x) = sum_j dual_coef[p, j] K(x, support_vectors[j]) + intercept[p]
 
 Estimators make a :class:`KernelModel` when a fit ends. Model files (npz.py, libsvm.py) hold such a model. The sums over
@@ -34,13 +36,12 @@ from clsvm.system import explained
 from clsvm.tasks import ONE_CLASS, TASKS
 
 Vector = NDArray[np.float64]
-# A Reduction takes strips (decision values of one class against later ones), and the numbers of rows and classes.
+# Reduction: a function of strips (decision values of one class against later ones), number of rows and of classes.
 Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]
 
-# The decision values of all pairs of classes, for a few rows at a time, take at most MAX_BYTES bytes.
-# These decision values also take at most 1 / SHARE of the memory limit.
+# Decision values of all pairs of classes take at most MAX_BYTES bytes and 1 / SHARE of the memory limit at a time.
 MAX_BYTES, SHARE = 64 << 20, 4
-# For each row and pair of classes, two sums are allocated on the device and again on the host: one for each class.
+# For each row and pair of classes, device and host each allocate two sums over support vectors: one for each class.
 COPIES = 4
 
 
@@ -54,9 +55,9 @@ class _Sums(NamedTuple):
     limit
         memory limit in bytes.
     respond
-        function: respond(rows, classes, problems) takes slices of the rows of X, of the classes whose support vectors
-        are summed, and of the problems (rows of dual_coef). It returns sums of coefficients times kernel values, with
-        a row for each class and problem, (classes * problems, rows).
+        function respond(rows, classes, problems) that returns sums of coefficients times kernel values. Its arguments
+        are slices of the rows of X, of the classes whose support vectors are summed, and of the rows of dual_coef. The
+        result has a row for each class and row of dual_coef, (classes * problems, rows).
     """
 
     n: int
@@ -175,9 +176,9 @@ class KernelModel:
     ) -> NDArray[Any]:
         """Reduce the decision values of all pairs of classes, for a few rows at a time, to an array (n, *shape).
 
-        ``reduce(strips, rows, k)`` takes the decision values of a few rows as an iterator of :class:`Strip`, the number
-        of these rows, and the number of classes. It returns an array (rows, *shape) of ``dtype``. While it runs, it
-        may allocate ``numbers_per_row`` numbers for each row.
+        ``reduce(strips, rows, k)`` returns an array (rows, *shape) of ``dtype`` for a few rows. ``strips`` yields their
+        decision values, each :class:`Strip` with those of one class against later classes. ``rows`` is the number of
+        rows, and ``k`` that of classes. The function may allocate ``numbers_per_row`` numbers for each row.
         """
         k, out = len(self.classes), np.empty((sums.n, *shape), dtype)
         budget = min(MAX_BYTES, sums.limit // SHARE)
@@ -192,15 +193,16 @@ class KernelModel:
         return out
 
     def _strips(self, sums: _Sums, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:
-        """Yield the decision values of all pairs of classes for ``rows``, each :class:`Strip` with one class's pairs.
+        """Yield the decision values of all pairs of classes for ``rows``, as :class:`Strip` tuples.
 
-        Each pair of ``blocks`` holds two ranges of classes, as :func:`decoder.blocks` returns them.
+        A strip holds one class against later classes. ``blocks`` are pairs of ranges of classes
+        (:func:`decoder.blocks`), and the pairs of classes between two ranges are computed together.
         """
         k = len(self.classes)
         for firsts, others in blocks:
             if firsts == others and firsts.stop - firsts.start == 1:
                 continue
-            # A class has no row of dual_coef against itself. So a class a has row c - 1 against a class c > a.
+            # dual_coef has no row for a class against itself, so a class a has row c - 1 against a class c > a.
             first = others.start - (firsts != others)
             first_sums = other_sums = sums.respond(rows, firsts, slice(first, others.stop - 1))
             if firsts != others:
@@ -209,12 +211,12 @@ class KernelModel:
 
     @contextmanager
     def _sums_for(self, X: Data, device: Any, memory_limit: int | str | None) -> Iterator[_Sums]:
-        """Check the rows X, and return a context that yields their :class:`_Sums` over the support vectors."""
+        """Check the rows X, and yield the object that computes sums over the support vectors for X."""
         X = arrays.canonical(X)
         if isinstance(self.kernel, Precomputed):
             needed = self.support_vectors.max(initial=-1) + 1
             if X.ndim != 2 or X.shape[1] < needed:
-                raise ValueError(f"X must be kernel values, {needed} columns or more; got {X.shape}")
+                raise ValueError(f"X must hold kernel values in at least {needed} columns, got the shape {X.shape}")
             limit = parse_bytes(memory_limit) or np.inf
             with explained("decision values"):
                 yield _Sums(X.shape[0], limit, lambda rows, *some: self._host_sums(X[rows], *some))
@@ -240,9 +242,9 @@ class KernelModel:
     def _host_sums(self, K: Data, groups: slice, problems: slice) -> Vector:
         """Return sums of coefficients times kernel values K (n, m) of n rows with the m training rows.
 
-        The result has a row for each class and problem, (classes * problems, n). ``groups`` selects the classes whose
-        support vectors are summed, and ``problems`` selects rows of dual_coef. The sums of a row of K are the same, bit
-        for bit, whatever other rows K has.
+        ``groups`` selects the classes whose support vectors are summed, and ``problems`` selects rows of dual_coef. The
+        result has a row for each selected class and row of dual_coef, (classes * problems, n). The sums of a row of K
+        do not depend on the other rows of K, bit for bit.
         """
         cuts = np.cumsum([0, *(self.n_support if self.of_pairs else [len(self.support_vectors)])])
         parts = list(itertools.pairwise(cuts))[groups]
@@ -260,8 +262,8 @@ class KernelModel:
     def _on_device(self, stream: Stream, kernel: Kernel, X: Data) -> tuple[Support, Data]:
         """Return the support vectors on the device, and the rows X with the same columns.
 
-        If most columns of the support vectors are empty, these columns are removed from the support vectors. The
-        columns of X are renumbered accordingly (:func:`clsvm.arrays.renumbered`).
+        If most columns of the support vectors are empty, the empty columns are removed from the support vectors. The
+        columns of X are then renumbered in the same way (:func:`clsvm.arrays.renumbered`).
         """
         support, vectors = self._kept.get(stream), self.support_vectors
         columns = support.columns if support else None
@@ -277,7 +279,8 @@ class KernelModel:
         """Store the support vectors on the device, and return them.
 
         ``columns`` are the columns to keep, or None for all. ``width`` is the number of columns of the rows to predict.
-        The model's cache keeps the device's copy for later calls if it takes at most a quarter of the free memory.
+        The copy on the device stays for later calls if it takes at most a quarter of the memory that the stream can
+        still allocate.
         """
         self._kept.empty()
         checked = arrays.checked(self.support_vectors)

@@ -20,8 +20,9 @@ n_SV support vectors, k classes and d features:
     reason                                why the layout was chosen
     order (d,), dense                     for layouts with dense columns: order of all columns, number of dense columns
 
-If no layout is stored, layout and reason are "" and centre is (0,). The number of problems p is k if each class has a
-problem, the number of outputs for a Nyström regression, and 1 for other models without pairs of classes.
+A Nyström model has its inducing points in place of support vectors. If no layout is stored, layout and reason are empty
+strings, and centre is an empty array. If each class has a problem, p is k. For a Nyström regression p is the number of
+outputs. For other models without pairs of classes p is 1.
 
 Files are untrusted input. No pickle is opened. The keys, dtypes and shapes of all arrays are checked. Numbers must
 be finite and indices valid. A damaged file raises ValueError with the message ``FILE: got ..., expected ...``. A failed
@@ -56,11 +57,11 @@ from clsvm.tasks import CLASSES, TASKS
 FORMAT, VERSION = "clsvm model", 1
 _COMMON = (
     *("format", "version", "kernel", "dtype", "task", "dual_coef", "intercept", "classes", "n_support"),
-    *("layout", "centre", "reason"),  # stored even if there is no layout, so that a file that lost them is refused
+    *("layout", "centre", "reason"),  # stored even if there is no layout, so that a file that lacks them is refused
 )
 _PARTITION = {"order", "dense"}
 _DENSE, _CSR = ("support_vectors",), ("data", "indices", "indptr", "shape")
-_ARCHIVE = b"PK"  # first bytes of a zip archive, and never of a model file of LIBSVM
+_ARCHIVE = b"PK"  # first bytes of a zip archive; no model file of LIBSVM begins with them
 _NO_PLAN = Plan("", np.zeros(0), "")
 _MAX_COLUMN = 2**31 - 1  # largest column number
 
@@ -119,7 +120,7 @@ def load_model(path: PathLike) -> KernelModel:
         If the file cannot be read.
     """
     with explained(f"reading {path}"), open(path, "rb") as stream:
-        if not stream.peek().startswith(_ARCHIVE):  # a LIBSVM file: passes on the stream, since a pipe opens only once
+        if not stream.peek().startswith(_ARCHIVE):  # a LIBSVM file: the stream stays open, since a pipe opens only once
             return libsvm.read_model(path, files.text_stream(stream, path, "a model"))
         content = stream.read()
     try:
@@ -133,7 +134,7 @@ def load_model(path: PathLike) -> KernelModel:
 
 
 def _arrays(model: KernelModel) -> dict[str, Any]:
-    """Return key -> array for all arrays of the model's file, little-endian and contiguous."""
+    """Return all arrays of the model's file as a dict by key. The arrays are little-endian and contiguous."""
     if not isinstance(model.kernel, Kernel):
         raise ValueError(f"clsvm's model files hold models with a clsvm.Kernel only, got {model.kernel!r}: pickle it")
     record = json.dumps(model.kernel.record())
@@ -164,7 +165,7 @@ def _labels(classes: NDArray[Any]) -> NDArray[Any]:
     labels = np.asarray(classes)
     if labels.dtype == object and all(isinstance(label, str) for label in labels):
         labels = labels.astype(str)
-        if labels.tolist() != classes.tolist():  # labels changed: NumPy drops zero characters at their end
+        if labels.tolist() != classes.tolist():  # NumPy has dropped null characters at the end of a label
             raise ValueError(f"NumPy's text arrays drop the zero characters that end the labels {classes.tolist()}")
     if labels.dtype.kind not in "biufU" or (labels.dtype.itemsize > 8 and labels.dtype.kind != "U"):
         raise ValueError(f"labels must be numbers, truth values or text, got {labels.dtype} {labels.tolist()}")
@@ -175,7 +176,7 @@ def _labels(classes: NDArray[Any]) -> NDArray[Any]:
 
 
 def _archive_arrays(content: bytes) -> dict[str, NDArray[Any]]:
-    """Return key -> array for all arrays of an archive, given the bytes of its file. No pickle is opened.
+    """Return all arrays of an archive as a dict by key, given the bytes ``content`` of its file. No pickle is opened.
 
     Raises an error of files.DAMAGED_ARCHIVE if an array is damaged or compressed, or if all arrays together are larger
     than the file.
@@ -183,11 +184,11 @@ def _archive_arrays(content: bytes) -> dict[str, NDArray[Any]]:
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         members = archive.zip.infolist()
         if any(m.compress_type != zipfile.ZIP_STORED for m in members):
-            raise ValueError("a compressed member")
+            raise ValueError("an array is compressed")
         if sum(m.file_size for m in members) > len(content):
-            raise ValueError("members that overlap")
-        if damaged := archive.zip.testzip():  # NumPy skips the checksum of a member that it reads in part
-            raise ValueError(f"a damaged member {damaged}")
+            raise ValueError("arrays overlap")
+        if damaged := archive.zip.testzip():  # checks all checksums: NumPy skips some
+            raise ValueError(f"the array {damaged} is damaged")
         arrays = {name: np.asarray(archive[name]) for name in archive.files}
     return {name: np.require(array, array.dtype.newbyteorder("="), "C") for name, array in arrays.items()}
 
@@ -275,14 +276,14 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
 
 
 def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
-    """Return name -> array for the file's probability parameters, such as probA (libsvm.ESTIMATES).
+    """Return the probability parameters of the file, such as probA, as a dict of arrays by name.
 
-    The dict is empty if the model has no probabilities. Raises ValueError unless the file has all of the task's
-    parameters or none.
+    libsvm.ESTIMATES lists the possible names. The dict is empty if the model has no probabilities. Raises ValueError if
+    the file has some of the task's parameters but not all.
 
     k: number of classes.
-    pairs: true if the model has a problem for each pair of classes, and also if it has only one problem. Other models
-        have no probabilities, so that any parameter is an error.
+    pairs: whether the model has a problem for each pair of classes, or only one problem. Other models have no
+        probabilities, and any parameter raises ValueError.
     """
     present, lengths = file.arrays.keys() & set(ESTIMATES), estimates_of(task, k) if pairs else {}
     expected = ", ".join(lengths) or "none"

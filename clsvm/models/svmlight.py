@@ -31,7 +31,7 @@ from clsvm.files import PathLike, text_stream
 from clsvm.models.model import KernelModel
 from clsvm.system import explained
 
-_BLOCK = 1 << 17  # bytes of a block of lines that are read and normalized together
+_BLOCK = 1 << 17  # lines are read and normalized in blocks of about this many bytes
 _GAP = re.compile(rb":[ \t]+(?=[^ \t\r\n])")
 T = TypeVar("T", int, float)
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -42,9 +42,10 @@ MAX_INDEX = 2**31 - 1  # largest feature number and largest label, which are C i
 
 
 class Lines:
-    """Iterate once over the lines of a binary stream, rewritten by :func:`normalized` for scikit-learn's reader.
+    """Iterate once over the lines of a binary stream of svmlight text, without white space after colons.
 
-    ``complete`` says whether the lines read so far end with a line break.
+    scikit-learn's reader does not accept white space after a colon. ``complete`` says whether the lines read so far end
+    with a line break.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -221,13 +222,14 @@ class Form(NamedTuple):
 def load(lines: Lines, form: Form) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
     """Return the rows X (n, d) and labels y (n,) in ``lines``, read by scikit-learn's compiled reader.
 
-    Each line begins with one number, the label. Errors do not name the wrong line; :func:`diagnose` finds it.
+    Each line begins with one number, the label. The ValueError for a wrong line does not say which line is wrong.
+    :func:`diagnose` finds it.
     """
     from sklearn.datasets import load_svmlight_file
 
     X, y = load_svmlight_file(lines, n_features=form.n_features, zero_based=not form.lowest)
     if not (len(y) and np.isfinite(y).all() and np.isfinite(X.data).all() and X.shape[1] <= MAX_INDEX):
-        raise ValueError("no rows, or a number that is not finite, or an index too high")
+        raise ValueError(f"got no rows, a number that is not finite, or a feature number above {MAX_INDEX}")
     small = np.int32 if X.nnz <= MAX_INDEX else np.int64
     parts = X.data, X.indices.astype(np.int32, copy=False), X.indptr.astype(small, copy=False)
     return sparse.csr_matrix(parts, shape=X.shape), y
@@ -236,8 +238,8 @@ def load(lines: Lines, form: Form) -> tuple[sparse.csr_matrix, NDArray[np.float6
 def diagnose(path: PathLike, stream: BinaryIO, form: Form, cause: str, skip: int = 0) -> str:
     """Return an error message that names the first wrong line of a file, after :func:`load` has failed.
 
-    The lines of the file ``stream`` are read again, without the first ``skip`` lines. If no line is wrong, the message
-    is ``cause``, that of :func:`load`.
+    The lines of ``stream`` are read again, except for the first ``skip`` lines. If no line is found wrong, the message
+    is ``cause``, the message of :func:`load`.
     """
     rows, number = 0, skip
     try:

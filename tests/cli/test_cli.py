@@ -389,7 +389,7 @@ def test_a_checkpoint_of_pairs(clsvm: Command) -> None:
     assert int(again.out.partition("#iter = ")[2].split()[0]) < 5
     other = clsvm("train", "-c", "2", "--checkpoint", "c", "three", "other")
     assert (other.code, other.out) == (1, "")
-    assert "c is of another fit: other C, nu or weights" in other.err
+    assert "c was written by a fit with different C, nu or weights" in other.err
 
 
 # The rest

@@ -43,7 +43,7 @@ def test_its_lines(clsvm: Command, device: str, tmp_path: Path) -> None:
 def test_one_of_the_two_and_weights(clsvm: Command, device: str, tmp_path: Path) -> None:
     asked = ("-log2g", "null", "-log2c", "-9,-9,1", "-v", "2", "-out", "null", "-q", "-w1", "1e6", "-w7", "2")
     code, out, err = clsvm("grid", *asked, "iris", "--device", device)
-    assert (code, err) == (0, "clsvm: warning: no row has the label 7 of -w7\n")
+    assert (code, err) == (0, "clsvm: warning: -w7 has no effect: no row has the label 7\n")
     c, rate = map(float, out.split())
     assert c == 2**-9
     assert 30 < rate < 80  # (most rows go to class 1)
@@ -78,5 +78,5 @@ def test_the_picture(clsvm: Command, device: str, tmp_path: Path) -> None:
     assert clsvm("grid", "-q", *SMALL, "-png", "rates.png", "iris", "--device", device).code == 0
     assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
     result = clsvm("grid", "-q", *SMALL, "-log2g", "null", "-png", "no.png", "iris", "--device", device)
-    assert "-png no.png: no picture without both ranges" in result.err
+    assert "-png no.png: no picture is drawn, since it needs both ranges" in result.err
     assert not (tmp_path / "no.png").exists()

@@ -27,7 +27,7 @@ def test_no_worker_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
         ends = perf_counter() + 20
         while executor.workers(client) and perf_counter() < ends:
             sleep(0.05)
-        with pytest.raises(DeviceError, match="no worker that runs, and none came"):
+        with pytest.raises(DeviceError, match="no running worker, and none came"):
             parts.call("n", [()])
 
 

@@ -209,7 +209,7 @@ BOTH, FALKON = ("SVC", "FalkonRegressor"), ("FalkonRegressor",)
 REFUSED: list[tuple[str, tuple[str, ...], Callable[[], tuple[Any, ...]]]] = [
     ("y must have as many rows as X, got 40 and 60", BOTH, lambda: (ROWS, da.from_array(SIGNS[:40], chunks=20))),
     (
-        "y must come in chunks of as many rows as X, [19, 20, 20], got [20, 20, 19]",
+        "chunks of y must have as many rows as those of X, [19, 20, 20], got [20, 20, 19]",
         FALKON,
         lambda: (ROWS[SOME], da.from_array(X[:, 0], chunks=20)[SOME[::-1]]),
     ),
@@ -247,15 +247,15 @@ def test_refused(words: str, names: tuple[str, ...], given: Callable[[], tuple[A
 @pytest.mark.parametrize(
     ("words", "name", "given"),
     [
-        ("rows in chunks need a kernel by name or a Kernel, got", "SVC", {"kernel": "precomputed"}),
-        ("rows in chunks do not support checkpoints, got checkpoint='file'", "SVC", {"checkpoint": "file"}),
+        ("X in Dask chunks needs a kernel by name or a Kernel, got", "SVC", {"kernel": "precomputed"}),
+        ("checkpoint must be None for X in Dask chunks, got 'file'", "SVC", {"checkpoint": "file"}),
         ("'crammer_singer' needs one device", "SVC", {"multi_class": "crammer_singer"}),
         ("center_selection must be 'uniform' or rows", "FalkonRegressor", {"center_selection": "leverage"}),
-        ("rows in chunks do not support warm_start", "FalkonRegressor", {"warm_start": True}),
+        ("warm_start must be False for X in Dask chunks", "FalkonRegressor", {"warm_start": True}),
         ("penalty must be", "FalkonRegressor", {"penalty": -1}),
         ("class_weight must be >= 0 and finite, got -1", "FalkonClassifier", {"class_weight": {False: -1, True: 1}}),
-        ("device must name one device, which every worker uses, got device=", "SVR", {"device": f"{DEVICE},{DEVICE}"}),
-        ("which every worker uses, got device=", "FalkonRegressor", {"device": [DEVICE] * 2}),
+        ("device must name one device, which all workers use, got device=", "SVR", {"device": f"{DEVICE},{DEVICE}"}),
+        ("which all workers use, got device=", "FalkonRegressor", {"device": [DEVICE] * 2}),
     ],
 )
 def test_refused_parameters(words: str, name: str, given: dict[str, Any]) -> None:
@@ -284,7 +284,7 @@ def test_clients(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(over_dask.rows, "get_client", nobody)
         for name in CLASSIFIERS:
-            with pytest.raises(ValueError, match="rows in chunks need a Dask client"):
+            with pytest.raises(ValueError, match="X in Dask chunks needs a Dask client"):
                 made(name).fit(ROWS, SIGNS)
     monkeypatch.setattr(executor, "WORKER_TIMEOUT", 0.1)
     monkeypatch.setattr(executor, "REPLY_TIMEOUT", 0.1)
@@ -296,14 +296,14 @@ def test_clients(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             lambda: made("FalkonClassifier").fit(TABLE, series(SIGNS)),
             lambda: model.score(ROWS, SIGNS),
         ):
-            with idle.as_current(), pytest.raises(DeviceError, match="Dask has no worker that runs, and none came"):
+            with idle.as_current(), pytest.raises(DeviceError, match="Dask has no running worker, and none came"):
                 call()
         idle.cluster.scale(1)
         idle.wait_for_workers(1)
         persisted = idle.persist(da.from_array(X + 1, chunks=(20, 3)))
         distributed.wait(persisted)
-    with idle.as_current(), pytest.raises(ValueError, match="need an open Dask client, got one that is closed"):
+    with idle.as_current(), pytest.raises(ValueError, match="needs an open Dask client, got one that is closed"):
         made("SVC").fit(ROWS, SIGNS)
     for name in CLASSIFIERS:
-        with pytest.raises(DeviceError, match="Dask cannot compute the chunks: a client that is closed"):
+        with pytest.raises(DeviceError, match="Dask has lost the chunks: the client that persisted them is closed"):
             made(name).fit(persisted, SIGNS)

@@ -254,7 +254,7 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         cluster(0, processes=False) as none_yet,
         distributed.Client(none_yet, timeout=1),
-        pytest.raises(DeviceError, match="Dask has no worker that runs"),
+        pytest.raises(DeviceError, match="Dask has no running worker"),
     ):
         searched(over_dask, FOLDS)
 

@@ -129,9 +129,9 @@ def test_warm_start_from_the_classes_of_before(device: str, kind: str, other: st
     with pytest.raises(ValueError, match="warm_start: X has 300 rows, expected at least the 360 rows of the last fit"):
         model.fit(X[:300], labels[:300])
     if labels is not Y:
-        with pytest.raises(ValueError, match="warm_start: the fit before had the classes"):
+        with pytest.raises(ValueError, match="warm_start: the last fit had the classes"):
             model.fit(X, np.where(labels, 5, 6))
-    with pytest.raises(ValueError, match="warm_start: the last fit had another multi_class"):
+    with pytest.raises(ValueError, match="warm_start: expected the multi_class of the last fit"):
         model.set_params(multi_class=other).fit(X, labels)
 
 
@@ -255,7 +255,7 @@ def test_a_checkpoint_of_another_fit_is_refused(device: str, tmp_path: Path) -> 
         held = {name: content[name] for name in content.files}
     other_contents: list[tuple[dict[str, Any], str]] = [
         ({"clsvm_checkpoint": np.int64(1)}, "is a checkpoint of version 1, expected 2"),
-        ({"b": np.zeros(7)}, r"holds coefficients \(7,\) of float64, expected \(1080,\)"),
+        ({"b": np.zeros(7)}, r"shape \(7,\) and dtype float64, expected finite float64 of shape \(1080,\)"),
     ]
     for changed, words in other_contents:
         with file.open("wb") as stream:

@@ -163,5 +163,5 @@ def test_bad_calls(device: str) -> None:
         SVC(multi_class="all", device=device).fit(K, [0, 1] * 3)
     with pytest.raises(ValueError, match="memory_limit"):
         SVC(kernel="precomputed", device=device, memory_limit="1MB").fit(np.eye(1200), [0, 1] * 600)
-    with pytest.raises(ValueError, match="kernel values, 6 columns or more; got \\(1, 3\\)"):
+    with pytest.raises(ValueError, match="kernel values in at least 6 columns, got the shape \\(1, 3\\)"):
         model.model_.decision_function(np.ones((1, 3)))

@@ -82,7 +82,7 @@ def test_a_pivot_that_is_not_positive(device: str) -> None:
     A = definite(600)
     A[310, 310] = -1.0
     for _ in range(2):  # the first failure leaves nothing behind
-        with pytest.raises(np.linalg.LinAlgError, match=r"order 311 \(tile 3, 3 of 6\)"):
+        with pytest.raises(np.linalg.LinAlgError, match=r"order 311 \(in diagonal tile 4 of 6\)"):
             linalg.cholesky(A, device=[device, device], tile=100)
     A[0, 0] = np.nan
     with pytest.raises(np.linalg.LinAlgError, match="order 1 "):
@@ -115,7 +115,7 @@ def test_memory(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         linalg.plan(3000, device=device, memory_limit=limit, tile=2000)
     monkeypatch.setenv("CLSVM_LARGEST_BUFFER", "300000")
     assert linalg.plan(3000, device=device, memory_limit=limit).tile < made.tile
-    with pytest.raises(BufferSizeError, match="no buffers for tiles of 1000 rows"):
+    with pytest.raises(BufferSizeError, match="tiles of 1000 rows need"):
         linalg.plan(3000, device=device, tile=1000)
 
 
@@ -123,8 +123,8 @@ FACTOR, PRODUCT, SOLVE = linalg.cholesky, linalg.lauum, linalg.solve_triangular
 WRONG: tuple[tuple[Any, tuple[Any, ...], type[Exception], str], ...] = (
     (FACTOR, (np.ones((3, 2)),), ValueError, "A must be a square matrix of at least one row, got sh"),
     (PRODUCT, (np.ones((0, 0)),), ValueError, r"U must be a square matrix of at .* got shape \(0, 0\)"),
-    (SOLVE, (ONE, np.ones(4)), ValueError, r"B must be \(n,\) or \(n, k\) with n = 3"),
-    (SOLVE, (ONE, 1.0), ValueError, r"B must be \(n,\) or .*got shape \(\)"),
+    (SOLVE, (ONE, np.ones(4)), ValueError, r"B must have shape \(n,\) or \(n, k\), .* \(n = 3\)"),
+    (SOLVE, (ONE, 1.0), ValueError, r"B must have shape \(n,\) or .*got shape \(\)"),
     (SOLVE, (np.diag([1.0, 0]), np.ones(2)), np.linalg.LinAlgError, "singular"),
     (SOLVE, (ONE, ONE[0] + 0j), TypeError, "B must be of real numbers, got complex128"),
     (PRODUCT, (ONE + 0j,), TypeError, "U must be of real numbers, got complex128"),

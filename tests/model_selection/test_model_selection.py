@@ -215,7 +215,7 @@ def test_refused_before_the_work(device: str, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(TypeError, match="expected sample_weight or groups, got weights"):
         search.fit(X, y, weights=np.ones(60))
     scaled = make_pipeline(StandardScaler(), SVC(device=device))
-    with pytest.raises(ValueError, match=r"checkpoint .* without steps before it, .*, got Pipeline"):
+    with pytest.raises(ValueError, match=r"checkpoint needs an estimator of clsvm .* a Pipeline, .*, got Pipeline"):
         SVCSearchCV(scaled, {"svc__C": [1]}, checkpoint="file").fit(X, y)
     with pytest.raises(ValueError, match="give checkpoint= to the search"):
         SVCSearchCV(SVC(checkpoint="file", device=device), {"C": [1]}, cv=3).fit(X, y)

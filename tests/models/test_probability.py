@@ -201,7 +201,7 @@ def test_labels_that_the_fit_had_are_asked_for() -> None:
     model = SVC().fit(X, y)
     with pytest.raises(ValueError, match=r"inconsistent numbers of samples: \[100, 150\]"):
         decoder.calibrated(model, X[:100], y)
-    with pytest.raises(ValueError, match=r"y has the label .*5.*, expected those of the fit: .*0.*1.*2"):
+    with pytest.raises(ValueError, match=r"y has the label .*5.*, expected one of the fit's: .*0.*1.*2"):
         decoder.calibrated(model, X, y + 5)
     with pytest.raises(ValueError, match="y must be the labels or targets of the rows, got None"):
         decoder.calibrated(model, X)
@@ -258,7 +258,7 @@ def test_what_cannot_have_them(tmp_path: Path) -> None:
         SVC().fit(X, y).model_.predict_proba(X)
     few = np.r_[np.flatnonzero(y == 0)[:6], np.flatnonzero(y == 1)[:14]]
     nu = NuSVC(nu=0.6).fit(X[few], y[few])  # (6 of 20 rows allow just that, 4 of 15 do not)
-    with pytest.raises(ValueError, match=r"fold \d of 5 for the probabilities: specified nu is infeasible"):
+    with pytest.raises(ValueError, match=r"fold \d of 5 for the probabilities failed: specified nu is infeasible"):
         decoder.calibrated(nu, X[few], y[few])
 
 
@@ -327,7 +327,7 @@ def test_one_class_on_the_command_line(command: Command, tmp_path: Path) -> None
     assert np.mean([(float(row[1]) >= 0.5) == (row[0] == "1") for row in rows]) > 0.9
     write_text(tmp_path / "rows", X[:9], np.ones(9))
     result = command("train", "-q", "-s", "2", "-n", "0.1", "-b", "1", "rows", "few")
-    assert result == (0, "", "clsvm: warning: no probabilities: fewer than 5 rows are inside, or outside\n")
+    assert result == (0, "", "clsvm: warning: no probabilities: expected at least 5 rows inside, and 5 outside\n")
     assert "prob" not in (tmp_path / "few").read_text()
 
 

@@ -94,7 +94,7 @@ def test_inner_values_of_a_kernel_function_that_leave_float32s_range(device: str
     model = FalkonRegressor(**given).fit(X * scale, y)
     assert model.fit_report_.dtype == "float64"
     np.testing.assert_allclose(model.predict(X * scale), expected, atol=1e-3)
-    with pytest.raises(ValueError, match="leave the range of float64 inside"):
+    with pytest.raises(ValueError, match="leave the range of float64"):
         FalkonRegressor(**given).fit(X * 1e-160, y)
 
 
