@@ -5,9 +5,9 @@ row K(i, X) for each row i whose coefficient has changed, where X are all rows. 
 earlier, in two ways:
 
 Rows before the tile: all rows K(ws, X) are computed first, and Q is copied from them. This is less work if a value of Q
-costs much more than a value of a row. If X is stored as an inverted index, for example, even Q is computed by whole
-rows. The row cache must hold all rows K(ws, X), and the iteration must need most of them. A row is called "idle" if the
-iteration does not need it, because none of its coefficients changes.
+costs much more than a value of a row. An inverted index of X, for example, makes whole rows cheap, while Q is computed
+from CSR rows. The row cache must hold all rows K(ws, X), and the iteration must need most of them. A row is called
+"idle" if the iteration does not need it, because none of its coefficients changes.
 
 Prefetched rows: all rows of K that the cache lacks are computed together, before iterations need them. Half of the
 values among these rows follow by symmetry (:func:`clsvm.gram.store.fill`).
