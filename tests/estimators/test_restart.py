@@ -226,21 +226,26 @@ def test_a_checkpoint_of_another_fit_is_refused(device: str, tmp_path: Path) -> 
     other[:2] = other[1::-1]
     assert (other != Y).any()
     cases: list[tuple[Any, Any, dict[str, Any], str]] = [
-        (moved, Y, {}, "other rows of X"),
-        (X[:300], Y[:300], {}, "other rows of X"),
-        (X, other, {}, "other labels"),
-        (X, Y % 3, {}, "other labels"),
-        *((X, Y, {"multi_class": way}, "other labels") for way in ("ovr", "crammer_singer")),
-        (X, Y, {"C": 2.5}, "other C, nu or weights"),
-        (X, Y, {"class_weight": {1: 3.0}}, "other C, nu or weights"),
-        (X, Y, {"gamma": 0.31}, r"other kernel \(Kernel\('rbf', gamma=0.3\), expected Kernel\('rbf', gamma=0.31\)\)"),
-        (X, Y, {"bias": False}, "other labels"),
+        (moved, Y, {}, "different rows of X"),
+        (X[:300], Y[:300], {}, "different rows of X"),
+        (X, other, {}, "different labels"),
+        (X, Y % 3, {}, "different labels"),
+        *((X, Y, {"multi_class": way}, "different labels") for way in ("ovr", "crammer_singer")),
+        (X, Y, {"C": 2.5}, "different C, nu or weights"),
+        (X, Y, {"class_weight": {1: 3.0}}, "different C, nu or weights"),
+        (
+            X,
+            Y,
+            {"gamma": 0.31},
+            r"different kernel \(Kernel\('rbf', gamma=0.3\), expected Kernel\('rbf', gamma=0.31\)\)",
+        ),
+        (X, Y, {"bias": False}, "different labels"),
     ]
     for rows, labels, changed, words in cases:
         with pytest.raises(CheckpointError, match=words):
             machine("ovo", device, checkpoint=file, **changed).fit(rows, labels)
         assert file.read_bytes() == kept
-    with pytest.raises(CheckpointError, match="other labels"):
+    with pytest.raises(CheckpointError, match="different labels"):
         machine("nu", device, checkpoint=file).fit(X, Y)
     with pytest.raises(CheckpointError, match="there is no folder"):
         machine("ovo", device, checkpoint=tmp_path / "none" / "state").fit(X, Y)
@@ -283,7 +288,7 @@ def test_kernel_values_that_are_given(device: str, size: str, tmp_path: Path, ki
     assert last.fit(K, Y).fit_report_.steps < steps // 10
     assert model.set_params(checkpoint=None).fit(K, Y).fit_report_.steps < steps // 10
     K[0, 1] = K[1, 0] = 0.5
-    with pytest.raises(CheckpointError, match="other rows of X"):
+    with pytest.raises(CheckpointError, match="different rows of X"):
         machine(kind, device, kernel="precomputed", checkpoint=tmp_path / "state").fit(K, Y)
 
 

@@ -89,7 +89,7 @@ def test_a_checkpoint_knows_the_rows_that_weigh_nothing(device: str, tmp_path: P
     given: dict[str, Any] = {"gamma": 1.0, "device": device, "checkpoint": str(tmp_path / "state")}
     for _ in range(2):
         SVC(**given).fit(rows, y, (y != 0).astype(float))
-    with pytest.raises(CheckpointError, match="other C, nu or weights"):
+    with pytest.raises(CheckpointError, match="different C, nu or weights"):
         SVC(**given).fit(rows, y, (y != 1).astype(float))
 
 

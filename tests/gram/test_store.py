@@ -139,7 +139,7 @@ def values(X: Any, Y: Any) -> Any:
         ("precomputed", np.full((6, 6), 1e300), "1e\\+300 is too large for float32"),
         (lambda X, Y: values(X, Y)[:, :1], np.ones((6, 2)), "must return 6x6 values, got \\(6, 1\\)"),
         (values, np.ones((6, 2)), "not symmetric"),
-        (lambda X, Y: values(X, Y) + np.inf, np.ones((6, 2)), "not finite"),
+        (lambda X, Y: values(X, Y) + np.inf, np.ones((6, 2)), "must return finite numbers, got NaN or infinity"),
         (lambda X, Y: X @ Y.T + 0j, np.ones((6, 2)), "real.*got complex128"),
     ],
 )

@@ -273,7 +273,10 @@ PARAMS = RECORD["params"]
         (RECORD, {"integers": ["spam"]}, "record must have the entries of"),
         (RECORD, {"nonnegative": 1}, "record must have the entries of"),
         (RECORD, {"spam": 1}, "record must have the entries of"),
-        *((POLY_RECORD, {name: "x * y"}, r"expected those of Kernel\('poly'") for name in ("expression", "element")),
+        *(
+            (POLY_RECORD, {name: "x * y"}, r"must have the entries of Kernel\('poly'")
+            for name in ("expression", "element")
+        ),
         (POLY_RECORD, {"nonnegative": True}, r"record must have the entries of Kernel\('poly'"),
         (POLY_RECORD, {"params": {"gamma": -1.0}}, "must be finite and > 0"),
         *((wrong, {}, "a kernel's record needs 'name'|indices must be integers") for wrong in ([], {}, {"spam": ""})),
