@@ -119,11 +119,10 @@ def dots(axes: Any, solver: str, seconds: dict[int, Sequence[float | None]], joi
 
 def on_gpu(sets: Sequence[str]) -> Iterator[tuple[str, str, int, float | None, float | None]]:
     """Yield the solver, set, rows and seconds (first, later) of the fits in the GPU's result."""
-    steps = generated.read(GPU)["steps"]
-    ours = {step["set"]: step for step in steps if step.get("set") in sets and "cold" in step}
-    for name, one in ours.items():
-        yield "clsvm", name, one["n"], one["cold"], sorted(one["warm"])[len(one["warm"]) // 2]
-    for row in (row for step in steps for row in step.get("peers", ()) if row["set"] in sets):
+    ours, others = generated.gpu_fits(GPU)
+    for one in map(ours.get, sets):
+        yield "clsvm", one["set"], one["n"], one["cold"], sorted(one["warm"])[len(one["warm"]) // 2]
+    for row in (row for row in others if row["set"] in sets):
         yield row["solver"], row["set"], ours[row["set"]]["n"], row["first"], row["seconds"]
 
 

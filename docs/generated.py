@@ -189,25 +189,24 @@ def columns(name: str) -> str:
     return markdown(tuple((title or key).strip() for key, _, title in given), shown)
 
 
-def peers(name: str) -> str:
-    """Return a table of the seconds of clsvm's fits in a GPU result, beside ThunderSVM's fits to the same tolerance."""
+def gpu_fits(name: str) -> tuple[dict[str, Any], list[Any]]:
+    """Return the fits of a GPU result: those of clsvm by data set, and those of other libraries."""
     steps = read(name)["steps"]
     ours = {step["set"]: step for step in steps if "cold" in step}
+    return ours, next(step["peers"] for step in steps if step["step"] == "peers")
+
+
+def peers(name: str) -> str:
+    """Return a table of the seconds of clsvm's fits in a GPU result, beside ThunderSVM's fits to the same tolerance."""
+    ours, others = gpu_fits(name)
     rows = []
-    for row in next(step["peers"] for step in steps if step["step"] == "peers"):
+    for row in others:
         if row["stop"] == "tol 1e-3" and not (own := ours[row["set"]])["parameters"].get("gap_tol"):
             seconds = (own["cold"], row["first"], min(own["warm"]), row["seconds"])
             rows.append((own["what"], *("not run" if one is None else f"{one:.2f}" for one in seconds)))
-    return markdown(
-        (
-            "data",
-            "clsvm, first fit, s",
-            "ThunderSVM, first fit, s",
-            "clsvm, best later fit, s",
-            "ThunderSVM, later fits, s",
-        ),
-        rows,
-    )
+    first = "clsvm, first fit, s", "ThunderSVM, first fit, s"
+    later = "clsvm, best later fit, s", "ThunderSVM, later fits, s"
+    return markdown(("data", *first, *later), rows)
 
 
 WRITERS: dict[str, Callable[..., str]] = {
