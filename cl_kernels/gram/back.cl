@@ -1,19 +1,20 @@
-// Multiply a stored block of the kernel matrix K(X, U), and the transpose of the block, by vectors for several outputs
-// p.
-// The block has the kernel values K[u][i] of all rows u of U and of ``rows`` rows of X, from row ``first`` on. K[u][i]
-// belongs to row first + i of X, and is the number at K + u * ld + i.
-//   forth         t[p][i] = sum_u v[p][u] * K[u][i],   with coefficients v
-//   residual      r[p][i] = w[p][first + i] * (t[p][i] - z[p][first + i]),   with weights w and targets z
-//   coupled       r[p][i] = w[0][first + i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]),   with probabilities
-//     P[p] = shares[p][first + i] of row i
+// Multiply a stored block of the kernel matrix K(X, U), and the transpose of the block, by vectors.
+// The block has the kernel values of ``rows`` consecutive rows of X and of all rows u < count[0] of U. Row i of the
+// block is row first + i of X. K[u][i] is its kernel value with row u of U, and is the number at K + u * ld + i.
+// A model has several outputs. Each output p < problems has its own vectors.
+// Kernels and their results:
+//   forth         t[p][i] = sum_u v[p][u] * K[u][i]
+//   residual      r[p][i] = w[p][first + i] * (t[p][i] - z[p][first + i])
+//   coupled       r[p][i] = w[0][first + i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]),   P[p] = shares[p][first + i]
 //   back          out[p][u] += sum_i K[u][i] * r[p][i]
-//   zero_padding  K[u][i] = 0 for the padding rows of X, which hold no data, because the kernel function may be
-//     infinite there. ``listed`` has their row numbers first + i.
-//   add_parts     out[j] += sum_s parts[s * size + j],   over work-items s of forward_back_lanes_simd.mako, each of
-//     which has written ``size`` numbers
-// Arguments: count[0] is the number of rows u, and ``problems`` the number of outputs.
-// An output has ``capacity`` numbers in v and out, ld numbers in t and r, and n numbers in w, z and shares.
-// If per_output is 0, all outputs use the weights w[0]. If z is null, all targets are 0.
+//   zero_padding  K[u][i] = 0 for the padding rows i of the block
+//   add_parts     out[j] += sum_s parts[s * size + j],   for sums that another kernel wrote to ``parts``
+// in:  v (problems, capacity)   coefficients of the rows of U
+// in:  w (problems, n)          weights of the n rows of X. If per_output is 0, all outputs use the weights w[0].
+// in:  z (problems, n)          targets. If z is null, all targets are 0.
+// in:  shares (problems, n)     probabilities of the outputs for each row of X
+// in:  listed                   numbers first + i of the padding rows of X, which hold no data
+// out: t and r (problems, ld), out (problems, capacity)
 // SIMD style: a work-item of forth computes FORTH vectors of V rows i. A work-item of back computes ROWS_EACH rows u.
 // Work-group style: a work-group of forth computes LINE rows i. Each row i has WG / LINE work-items, which divide the
 // rows u among them. A work-group of back computes ROWS_EACH rows u, and its items divide the rows i among them.

@@ -1,11 +1,13 @@
-// Pack rows of 0 and 1 into words of B bits, with a bit for each feature j, and count each row's ones.
-// X is a part of all rows. Its row i starts at X + begin + i * d, and has the number row0 + i among all rows.
-// The rows are stored in lane groups of V rows, whose words are interleaved. The words of lane group g begin at
-// values[at[g]]. order[g * V + lane] is the number of the row in lane number ``lane`` of lane group g. With the
-// features x_ij of row i = order[g * V + lane] - row0 of X:
-//   bit j % B of values[at[g] + (j / B) * V + lane] = x_ij,   xx[g * V + lane] = sum_j x_ij
-// j / B is an integer division. B is 64 if kernel values are doubles, else 32.
-// A lane with order[...] < 0, or with a row i outside 0 .. rows - 1, is padding. Its words become 0.
+// Pack rows of 0 and 1 into words of B bits, with a bit for each feature j, and count the ones of each row.
+// B is 64 if kernel values are doubles, else 32. A lane group has V rows, whose words are interleaved.
+// in:  X       a block of ``rows`` consecutive rows. Row i of the block begins at X + begin + i * d, and is row
+//              row0 + i of the whole data.
+// in:  order   order[g * V + lane] is the row of the whole data in lane number ``lane`` of lane group g, or negative
+// in:  at      at[g] is the index of the first word of lane group g in ``values``
+// out, for row i = order[g * V + lane] - row0 of the block with the features x_ij, and with the integer division j / B:
+//   bit j % B of values[at[g] + (j / B) * V + lane] = x_ij
+//   xx[g * V + lane] = sum_j x_ij
+// A lane whose order[...] is negative, or whose row is not in the block, gets words and a sum of 0.
 // Launch (V, groups): a work-item packs one row. Consecutive items write consecutive words.
 #ifndef INPUT
 #define INPUT float  // type of the caller's values

@@ -1,5 +1,5 @@
 // Put rows that have similar nonzero columns into clusters, greedily in one pass over the rows.
-// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011), with ``min`` for ``max``, which is a misprint there.
+// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011). The paper's ``max`` is a misprint, and is ``min`` here.
 // A row's pattern is the set of its nonzero columns, as bits in words of 32 bits. Bit j of word w stands for column
 // 32 * w + j.
 //   pattern_dense, pattern_csr   compute the patterns of rows
@@ -39,12 +39,13 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
   }
 }
 
-// Define the fields of slot s. A slot stores one active cluster, to which rows can still be added. There are k slots,
-// and k is a multiple of LANES = 16. The words of LANES slots are interleaved.
-//   WORD(s, w)   place of word w of the cluster's bit set, which has the columns in which any of its rows has a nonzero
-//   COLUMNS(s)   number of columns in this bit set
-//   ROWS(s)      number of rows in the cluster, or -1 if the slot is unused
-//   NAME(s)      index of the cluster
+// Define where the data of slot s are stored. A slot holds a cluster to which rows can still be added. There are k
+// slots, and k is a multiple of LANES = 16.
+//   WORD(s, w)   index of word w of the cluster's bit set in the array ``unions``. Bit j of the word is 1 if any row of
+//     the cluster has a nonzero in column 32 * w + j. The words of LANES consecutive slots are interleaved.
+//   COLUMNS(s)   number of bits in this set that are 1
+//   ROWS(s)      number of rows in the cluster, or -1 if the slot holds no cluster
+//   NAME(s)      number of the cluster, or -1 if the slot holds no cluster
 // Work-item ``lid`` of the work-group owns the slots lid, lid + WG, ...
 #define WORD(s, w) (((size_t)(s) / LANES * words + (w)) * LANES + (s) % LANES)
 #define COLUMNS(s) slots[s]
@@ -110,14 +111,16 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 #endif
 }
 
-// Assign rows to clusters of ``size`` rows. Work-group p, or on CPUs work-item p, fills ``share`` clusters, with the
-// indices p * share, p * share + 1, ...
-// ``walk`` lists all n rows in the order of assignment. Work-group p takes the rows from walk[p * share * size] on, one
-// after another.
-// At most ``active`` clusters of a work-group take rows at a time, each in a slot. Each row joins the one that then
-// stores fewest additional zeros (function ``nearest``). When a cluster is full, the next cluster takes its slot.
-// order[c * size ...] receives the rows of cluster c. If the cluster is not full, the other entries stay unchanged.
-// filled[c] receives the bit set of columns in which any row of cluster c has a nonzero.
+// Assign n rows to clusters of ``size`` rows each. Every work-group p (on CPUs every work-item) fills its own clusters.
+// They are the clusters c = p * share .. (p + 1) * share - 1, and get the rows from walk[p * share * size] on.
+// A work-group holds at most ``active`` unfilled clusters at a time, each in a slot. A row joins the cluster in which
+// it causes the fewest additional zeros (function ``nearest``). The slot of a full cluster goes to the next cluster.
+// in:  walk       numbers of the n rows, in the order in which they are assigned
+// in:  patterns   bit set of the nonzero columns of each row
+// out: order      order[c * size + k] is the number of row k of cluster c. If the cluster is not full, its other
+//                 entries stay unchanged.
+// out: filled     filled[c] is the bit set of columns in which any row of cluster c has a nonzero
+// ``unions`` and ``slots`` are memory for the slots.
 kernel OF_GROUP void assign(const int n, const int words, const int size, const int active, const int k,
                             const int clusters, const int share, global const uint *restrict patterns,
                             global const int *restrict walk, global uint *restrict unions, global int *restrict slots,

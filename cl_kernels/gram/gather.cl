@@ -1,13 +1,16 @@
-// Copy rows of X into a panel, the buffer that holds the right-hand rows U of a product K(X, U) in blocks of UB rows.
-// Right-hand row u is row x_i of X with i = rows[u]. With d features j, and with the integer division u / UB:
-//   panel[((u / UB) * d + j) * UB + u % UB] = x_i[j],   uu[u] = |x_i|^2
-// X is stored in lane groups of V rows, whose values are interleaved. Lane group g lists the features that it stores.
-// Row x_i of this group has
-//   x_i[columns[columns_at[g] + k]] = values[at[g] + k * V + i % V],   g = i / V
-// With ``dense`` set, every row stores all d features in order, and columns_at and columns are not read.
-// Launch (capacity, S): work-item (u, s) copies the stored entries s, s + S, ... of row rows[u].
-// The panel must be zero before the launch. It stays zero for u >= count[0], for rows[u] < 0, and for rows outside the
-// lane groups group0 .. group0 + groups - 1.
+// Copy rows of X to a panel, a buffer that stores the right-hand rows U of a product K(X, U) in blocks of UB rows.
+// All divisions are integer divisions, and d is the number of features.
+// in:  rows     right-hand row u is row i = rows[u] of X, called x_i
+// in:  values   the rows of X in lane groups of V rows, whose values are interleaved. Row i is in lane group g = i / V:
+//                 x_i[c[k]] = values[at[g] + k * V + i % V]
+//               c[k] = columns[columns_at[g] + k] are the features that the group stores. All others are 0. With
+//               ``dense`` set, each group stores all d features, c[k] = k, and columns_at and columns are not read.
+// in:  xx       xx[i] = |x_i|^2
+// out: panel    panel[((u / UB) * d + j) * UB + u % UB] = x_i[j] for the stored features j
+// out: uu       uu[u] = |x_i|^2
+// The panel must be zero before the launch. Nothing is written for u >= count[0] and for rows[u] < 0. Nothing is
+// written for rows outside the lane groups group0 .. group0 + groups - 1 either.
+// Launch (capacity, S): work-item (u, s) copies the stored features c[s], c[s + S], ... of its row.
 #ifndef UB
 #define UB V
 #endif

@@ -1,12 +1,15 @@
 // Build an inverted index of CSR rows, separately for each block b of ``size`` rows.
-// For each column k, the index of block b lists the rows of the block that have an entry in this column, and the
-// entries' values. Rows are in ascending order, and rows_of has each row's number within its block. The list is
-//   rows_of[e], values[e]  for  indptr[b * size] + ends[b][k] <= e < indptr[b * size] + ends[b][k + 1]
-// Three kernels run one after another:
+// The index lists the entries of the block column by column. The entries of a column are in ascending order of rows.
+// in:  indptr, indices, data   the CSR matrix, with n rows and ``columns`` columns
+// out: rows_of[e]   row of entry e, counted from the first row of the block
+// out: values[e]    value of entry e
+// out: ends         column k of block b has the entries
+//                     indptr[b * size] + ends[b][k] <= e < indptr[b * size] + ends[b][k + 1]
+// Three kernels run one after another. ends[b] has columns + 2 numbers, whose meaning changes from kernel to kernel:
 //   count  sets ends[b][k + 2] to the number of entries in column k
-//   sum    sets ends[b][k + 1] to the number of entries in the columns before k, by adding up the numbers of ``count``
-//   write  writes the entries of each column k from ends[b][k + 1] on, and adds 1 to ends[b][k + 1] for each entry. So
-//     at the end ends[b][k + 1] is the number of entries in the columns 0 .. k.
+//   sum    sets ends[b][k + 1] to the number of entries in the columns before k
+//   write  writes the entries of column k from ends[b][k + 1] on, and adds 1 to ends[b][k + 1] for each entry.
+//     Afterwards, ends[b][k + 1] is the end of column k, and ends[b][k] is its beginning.
 // count and write use ``parts`` work-items for each block, a power of two. Each item reads all entries of the block.
 // Item m handles only the columns k with k % parts = m, so that no two items write the same address.
 // sum uses one work-item for each block.

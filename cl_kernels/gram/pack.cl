@@ -1,11 +1,13 @@
 // Pack rows of X into lane groups of V rows, in which the V values of a feature are contiguous.
-// X is a part of all rows. Its row i starts at X + begin + i * d, and has the number row0 + i among all rows.
-// The values of lane group g begin at values[at[g]]. J lists its features, from columns[columns_at[g]] on. With
-// ``dense`` set, J has all d features. order[g * V + lane] is the number of the row in lane number ``lane`` of lane
-// group g. With row i = order[g * V + lane] - row0 of X, and with a number centre[j] for each feature j:
-//   values[at[g] + k * V + lane] = X[i][J[k]] - centre[J[k]]
-// The difference is rounded once.
-// A lane with order[...] < 0, or with a row i outside 0 .. rows - 1, is padding. Its values become 0.
+// in:  X        a block of ``rows`` consecutive rows. Row i of the block begins at X + begin + i * d, and is row
+//               row0 + i of the whole data.
+// in:  order    order[g * V + lane] is the row of the whole data in lane number ``lane`` of lane group g, or negative
+// in:  centre   a number for each feature, which is subtracted from the feature's values
+// in:  columns  lane group g stores the features J[k] = columns[columns_at[g] + k]. With ``dense`` set, it stores all d
+//               features, and J[k] = k.
+// in:  at       at[g] is the index of the group's first value in ``values``
+// out: values   values[at[g] + k * V + lane] = X[i][J[k]] - centre[J[k]],   with i = order[g * V + lane] - row0
+// The difference is rounded once. A lane whose order[...] is negative, or whose row is not in the block, gets zeros.
 // Launch (S, groups): work-item s of a lane group takes the features J[s], J[s + S], ...
 // Consecutive items of a work-group read consecutive columns of X. In SIMD style (on CPUs) S is 1.
 #ifndef INPUT

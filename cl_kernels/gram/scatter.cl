@@ -1,20 +1,24 @@
-// Write UB rows of U as a dense block, for a product K(X, U). The rows come from a CSR matrix: row u of U, called y_u,
-// is CSR row rows[u], or zero if rows[u] < 0 or u >= count[0]. The block has the rows u = first .. first + UB - 1.
-// The block is divided into lines of UB values. Each feature j that has an entry in one of the UB rows gets a line of
-// its own, with the values y_u[j] of the UB rows. All other features share line 0, which is zero:
-//   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - base, 0),   uu[u] = |y_u|^2
-// If feature j has a line in this block, line_of[j] is ``base`` plus the number of the line. For any other feature,
-// line_of[j] is 0 or was set for an earlier block. The host increases ``base`` from block to block, so that all numbers
-// of earlier blocks are at most ``base``.
-// The rows can also have dense_columns columns outside CSR, with their values in the buffer ``dense``. Column k of
-// ``dense`` has line 1 + k. The lines of the CSR features follow.
-// Launch (UB, S): work-item (l, s) takes the entries s, s + S, ... of right-hand row first + l.
-// Three OpenCL kernels run one after another. The host sets by_entry to 0 or 1, whichever needs fewer lines:
-//   mark    gives a line to each feature that has an entry in the block's rows, and sets the line to zero. If by_entry
-//     is 0, feature j has line 1 + dense_columns + j. If by_entry is 1, all CSR entries of the block's rows are
-//     numbered 1, 2, 3, ..., and feature j has line dense_columns + e. Here e is the number of an entry of feature j.
-//   fill    writes the entries' values to the lines, and the squared norms uu
+// Write UB rows of U as a dense block, for a product K(X, U). Row u of U, called y_u, is a row of a CSR matrix. The
+// block has the rows u = first .. first + UB - 1.
+// The block is divided into lines of UB values. A line has the values y_u[j] of one feature j for the UB rows. Features
+// without an entry in the UB rows share line 0, whose values are zero.
+// in:      rows      y_u is CSR row rows[u]. It is zero if rows[u] < 0 or u >= count[0].
+// in:      indptr, indices, data, xx   the CSR matrix, and the squared norms of its rows
+// in:      dense     values of dense_columns further columns, which are stored for every row and are not in CSR
+// in:      base      a number that is not less than any line_of[j] from earlier blocks
+// in, out: line_of   line_of[j] = base + (line of feature j). Without a line, line_of[j] is at most ``base``.
+// out:     block     y_u[j] = block[line * UB + u - first],   with line = max(line_of[j] - base, 0)
+// out:     uu        uu[u] = |y_u|^2
+// Column k of ``dense`` has line 1 + k. The lines of the CSR features follow.
+// Three kernels run one after another:
+//   mark    gives a line to each CSR feature j that has an entry in the UB rows, and sets the line to zero:
+//             by_entry = 0: line 1 + dense_columns + j
+//             by_entry = 1: line dense_columns + e. The entries of the UB rows are numbered 1, 2, 3, ..., and e is the
+//               number of one entry of feature j. The host sets by_entry = 1 if a line for each feature needs too much
+//               memory.
+//   fill    writes the entries' values to their lines, and the squared norms to uu
 //   copy_dense  block[(1 + k) * UB + u - first] = dense[rows[u] * dense_columns + k],   for columns k of ``dense``
+// Launch (UB, S): work-item (l, s) takes the entries s, s + S, ... of row u = first + l of U.
 #ifndef INDEX
 #define INDEX int
 #endif

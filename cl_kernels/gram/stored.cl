@@ -2,11 +2,12 @@
 // Row i of K is stored in slot slot_of[i], or in slot i if slot_of is null. slot_of[i] = -1 means that row i is not
 // stored. A slot has ``ld`` values. Slots are in buffers (slabs) of slab_rows slots each. STORED_ROW (common.cl) is the
 // address of a slot.
-// gather_tile copies the kernel values among the rows listed in ``rows`` to a matrix Q of capacity x capacity values:
-//   Q[u][v] = K[rows[u]][rows[v]] for v >= reused, or 0 if rows[u] or rows[v] is -1 or row rows[u] is not stored
-// gather_tile does not write the columns v < reused of Q. If ``symmetric`` is 1, it also leaves out the columns v > u
-// of the rows u >= reused. In this case Q is symmetric, and its rows u < reused already have the columns v < reused.
-// Afterwards the OpenCL kernel ``mirror`` (carry.cl) writes all values that are missing in the rows u >= reused.
+// gather_tile copies the kernel values among the rows of K listed in ``rows`` to a matrix Q (capacity, capacity):
+//   Q[u][v] = K[rows[u]][rows[v]],   or 0 if rows[u] or rows[v] is -1 or row rows[u] is not stored
+// The values Q[u][v] with u < reused and v < reused are in Q before the launch, and gather_tile keeps them.
+//   symmetric = 0: gather_tile writes Q[u][v] for all u and v >= reused
+//   symmetric = 1: gather_tile writes Q[u][v] for v >= reused, except the values with v > u >= reused. Afterwards the
+//     kernel ``mirror`` (carry.cl) writes all other values of the rows u >= reused, as Q[u][v] = Q[v][u].
 // Work-items: V items copy one row of Q, and write consecutive values. In SIMD style one item copies a row.
 // mirror_rows completes rows of K by symmetry. Row u has only its first ends[u] columns stored:
 //   K[u][v] = K[v][u] for v >= ends[u]

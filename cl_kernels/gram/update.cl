@@ -1,14 +1,16 @@
 // Add multiples of stored rows of the kernel matrix to the gradients f[p] of each problem p:
-//   f[p][i] += sum_h D[p][h] * S[slot[h]][i],   over h < count[0],   where S[s] is the stored row in slot s
-// D[p][h] is the change of one row's coefficient in problem p. Slot slot[h] stores this row of the kernel matrix.
-// SIMD style (on CPUs): a work-item computes BLOCK consecutive gradients of one problem after another. The gradients
+//   f[p][i] += sum_h D[p][h] * S[slot[h]][i],   over h < count[0]
+// in:      slot   S[slot[h]] is the row of the kernel matrix that is stored in slot number slot[h]. Slots are in
+//                 buffers (slabs) of slab_rows slots, with ld values in each slot.
+// in:      D      D[p][h] is the change of this row's coefficient in problem p. D[p] has ``stride`` numbers.
+// in, out: f      f[p] has n numbers
+// SIMD style (on CPUs): a work-item computes BLOCK consecutive gradients, for one problem after another. The gradients
 // stay in the first-level cache. The item reads BLOCK consecutive values of each stored row, so that the processor
 // prefetches them.
-// Work-group style: the WG items compute BLOCK gradients, and consecutive items read consecutive addresses.
-// The items form WG / BLOCK slices of BLOCK items. Each slice sums over a share of the stored rows, with HITS loads
-// under way at a time. Then the sums of the slices are added in local memory.
-// Arguments: the slots are in buffers (slabs) of slab_rows slots, with ld values in each slot. f[p] has n numbers, and
-// D[p] has ``stride`` numbers.
+// Work-group style: a work-group of WG items computes BLOCK consecutive gradients. WG / BLOCK items share each
+// gradient, and each of them sums over some of the stored rows. An item starts HITS loads before it waits for the
+// first. The sums of the items that share a gradient are added in local memory. Consecutive items read consecutive
+// addresses.
 #ifndef BLOCK
 #define BLOCK 512  // numbers f[p][i] that a work-item (SIMD; a multiple of V) or a work-group computes
 #endif

@@ -1,10 +1,10 @@
-// Pack n vectors of d numbers into blocks of V vectors, as kernels for matrix products read them. The numbers of the V
-// vectors of a block are interleaved. The vectors are rows or columns of a matrix M, and vector i < n has the entries
-// k < d:
-//   to[((i / V) * length + to0 + k) * V + i % V] = M[from + i * stride + k * step]
-// i / V is an integer division. For rows of M step is 1, and for columns stride is 1.
-// A block has memory for ``length`` entries of each vector. The d entries are stored from entry to0 on.
-// The last block is filled up with vectors of zeros. With ``triangle`` set, the entries k < i of vector i become 0 too.
+// Pack n vectors of d numbers into blocks of V vectors, whose numbers are interleaved. Kernels that multiply matrices
+// read this form.
+// in:  M    a matrix. Number k of vector i is M[from + i * stride + k * step]. If step is 1, the vectors are rows of M.
+//           If stride is 1, they are columns.
+// out: to   blocks with memory for ``length`` numbers of each vector. The d numbers are written from number to0 on:
+//             to[((i / V) * length + to0 + k) * V + i % V] = number k of vector i,   with the integer division i / V
+// The last block is filled up with vectors of zeros. With ``triangle`` set, the numbers k < i of vector i become 0 too.
 // Work-items: the global size is (S, blocks). The S items of a block divide its numbers among them, so that consecutive
 // items read consecutive numbers of M.
 // SIMD style (on CPUs): S is 1, and the item reads and writes V numbers at a time. If step is 1, it transposes V x V

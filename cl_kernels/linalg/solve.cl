@@ -1,12 +1,12 @@
-// Solve U^T x = c by forward substitution, for an upper triangular U (b, b) and for each column of a matrix C:
-//   x_u = (c_u - sum_{l < u} U[l][u] * x_l) / U[u][u],   with U[l][u] = values[at + l * down + u * right]
-// U begins at values[at]. Its rows are ``down`` numbers apart, and its columns ``right`` numbers.
-// The vector c is the part of a column in the rows k0 .. k0 + b - 1 of C. A row of C has ld numbers. x replaces c.
-// The array X also receives x, in lane groups of V columns whose numbers are interleaved. Each column has ``length``
-// numbers. For column i of C, with the integer division i / V:
-//   X[((i / V) * length + k0 + u) * V + i % V] = x_u
-// Work-items: an item solves one column, or V columns in SIMD style, for ROWS unknowns at a time. It reads only
-// unknowns that it wrote itself. All items read the same numbers of U. group0 is the lane group of the first item.
+// Solve U^T x = c by forward substitution, for an upper triangular U (b, b) and for each column c of a block of C:
+//   x_u = (c_u - sum_{l < u} U[l][u] * x_l) / U[u][u],   u = 0 .. b - 1
+// in:      values   U[l][u] = values[at + l * down + u * right]
+// in, out: C        a matrix with ld numbers in each row. For column i, c_u = C[(k0 + u) * ld + i]. x_u replaces c_u.
+// out:     X        a copy of x in lane groups of V columns, whose numbers are interleaved. A column has ``length``
+//                   numbers. With the integer division i / V, column i gets
+//                     X[((i / V) * length + k0 + u) * V + i % V] = x_u
+// Work-items: an item solves one column, or V columns in SIMD style. The first item has column group0 * V. An item
+// computes ROWS unknowns at a time. It reads only unknowns that it wrote itself. All items read the same numbers of U.
 #define ROWS 8
 #ifdef SIMD
 #define LANES V

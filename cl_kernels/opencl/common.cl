@@ -175,8 +175,8 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 //   OF_ITEMS(count)   in work-group style, fixes a kernel's work-group size at ``count`` items. The driver then
 //     allocates registers for this size. In SIMD style, marks the kernel as already vectorised (EXPLICIT).
 //   OF_GROUP          the same for WG items
-//   INLINED           inlines a function that has barriers or pointers to local memory. Some compilers call such
-//     functions otherwise.
+//   INLINED           in work-group style, forces the compiler to inline a function. Functions with barriers or with
+//     pointers to local memory need it, because some compilers would not inline them.
 //   OUTLINED          compiles a long function only once, although a kernel calls it in several places. This saves
 //     compile time.
 #define OUTLINED __attribute__((noinline))
@@ -189,12 +189,11 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 #endif
 #define OF_GROUP OF_ITEMS(WG)
 
-// Return to each work-item the inclusive prefix sum of the items' ints ``value``, in the order of the items of a
-// work-group.
-// Set *total to the sum over the work-group. ``scratch`` is local memory for SCAN = WG + SEGMENTS ints.
-// First SEGMENTS items (1 or 16) each add the ints of one segment, which are those of WG / SEGMENTS consecutive items.
-// Then every item adds the sums of the segments before its own segment, and the ints of its own segment up to its own
-// int.
+// Return an inclusive prefix sum over a work-group: item ``lid`` gets the sum of ``value`` over the items 0 .. lid.
+// Set *total to the sum over all items. ``scratch`` is local memory for SCAN = WG + SEGMENTS ints.
+// The items are divided into SEGMENTS segments (1 or 16) of WG / SEGMENTS consecutive items. First, SEGMENTS items each
+// sum one segment. Then every item adds the sums of all earlier segments, and the values of its own segment up to its
+// own value.
 #define SEGMENTS (WG < 16 ? 1 : 16)
 #define SCAN (WG + SEGMENTS)
 INLINED int group_scan(int value, local int *scratch, int *total) {

@@ -1,20 +1,21 @@
 // Choose rows for a working set: on each of two sides, the ``quota`` rows that violate the optimality conditions most.
 // Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. With NO_BIAS
 // all rows are on side 0. Rows that are already in the working set (in_set[row] = 1) are on no side.
-// The rows are not sorted, but counted in a histogram of their violations. A bin is a range of violations, and the
-// largest violations come first. Bin 0 is reserved for two rows, which extremes.cl has found. One has the smallest
-// gradient of rows whose coefficient can rise, and the other the largest of rows whose coefficient can fall. From bin 1
-// on, violations fall by a factor of 2 over 128 bins.
+// Each side has a histogram of violations with the bins 0 .. BINS - 1. Smaller bins have larger violations. Bin 0 is
+// reserved for two rows, which extremes.cl has found. One has the smallest gradient of rows whose coefficient can rise,
+// the other the largest gradient of rows whose coefficient can fall. From bin 1 on, 128 bins span a factor of 2.
 // Rows are chosen in the order of the bins until a side has ``quota`` rows. The bin of the side's last chosen row is
-// called its last bin. All rows in earlier bins are chosen, but perhaps not all rows in the last bin. If a side has
-// fewer than ``quota`` rows, all its rows are chosen, and BINS stands for the last bin.
-// Four kernels run one after another, after extremes.cl. Chunk c is the rows c * chunk .. (c + 1) * chunk - 1:
-//   histogram  counts[c][side][bin] = number of rows of chunk c;   totals[side][bin] = their sum over the chunks
-//   threshold  ends[side][0] = the side's last bin;   ends[side][1] = number of rows to choose from it
+// called its last bin. All rows in earlier bins are chosen, but perhaps only some of the rows in the last bin. If a
+// side has fewer than ``quota`` rows, all its rows are chosen, and the number BINS stands for its last bin.
+// Four kernels run in this order, after extremes.cl. Chunk c is the rows c * chunk .. (c + 1) * chunk - 1:
+//   histogram  counts[c][side][bin] = number of rows of chunk c in the bin
+//              totals[side][bin] = sum of counts[c][side][bin] over the chunks c
+//   threshold  ends[side][0] = the side's last bin
+//              ends[side][1] = number of rows to choose from the last bin
 //   share      shares[side][0][c] = number of rows of chunk c in bins before the last one
 //              shares[side][1][c] = number of rows of chunk c in the last bin
-//   collect    writes the numbers of the chosen rows to the working set. The shares of the chunks before c tell where
-//     chunk c begins to write.
+//   collect    writes the numbers of the chosen rows to the working set. The sum of ``shares`` over the chunks before c
+//              is the place from which chunk c writes.
 // Work-items: work-group c takes chunk c, and consecutive items read consecutive rows. threshold has one work-group. If
 // a work-group is a single item, threshold computes ``shares`` too, and sums ``counts`` instead of reading ``totals``.
 #ifndef BINS
@@ -25,18 +26,23 @@
 // lo < 0, and entry 0 for the others. Otherwise e has only entry 0. Constant indices keep the array in registers.
 #define MINE(e, lo) (GROUPS == 2 && wide_less(lo, wide_of(0)) ? (e)[GROUPS - 1] : (e)[0])
 
-// Return side * BINS + bin, the place of row i in a histogram of violations. Return -1 if the row does not violate the
-// optimality conditions.
-// e has the extreme gradients: e.m is the smallest gradient of rows whose coefficient can rise, and belongs to row
-// e.im. e.M is the largest gradient of rows whose coefficient can fall, and belongs to row e.iM.
-// fi and bi are the gradient and the coefficient of row i. ``up`` says whether the coefficient can rise, and ``low``
-// whether it can fall. If ``up`` is true, the row has the violation e.M - fi on side 0. If ``low`` is true, it has the
-// violation fi - e.m on side 1. The side with the larger violation is taken.
-// With NO_BIAS, side is always 0. The violation is -fi if ``up`` is true and fi < 0, and else fi if ``low`` is true.
-// In epsilon-SVR, the dual objective has a kink at bi = 0. The derivative to the right of bi then replaces fi in the
-// formulas for ``up``, and the derivative to the left of bi replaces fi in the formulas for ``low``.
-// bin is the number of a range of violations. Ranges of larger violations have smaller numbers. Bin 0 is reserved for
-// the rows e.im and e.iM. ``scale`` is 1 / (largest violation of any row).
+// Return side * BINS + bin, the place of row i in two histograms of violations of the optimality conditions. Return -1
+// if the row has no violation.
+// side is 0 if the coefficient of row i should rise, and 1 if it should fall. bin is the number of a range of
+// violations. Ranges of larger violations have smaller numbers.
+// in: fi, bi    gradient and coefficient of row i
+// in: up, low   whether the coefficient can rise, and whether it can fall
+// in: e         e.m is the smallest gradient of rows whose coefficient can rise, and belongs to row e.im.
+//               e.M is the largest gradient of rows whose coefficient can fall, and belongs to row e.iM.
+// in: scale     1 / (largest violation of any row)
+// If ``up`` is true, row i has the violation e.M - fi on side 0. If ``low`` is true, it has the violation fi - e.m on
+// side 1. The larger violation v and its side are taken.
+// NO_BIAS: the side is always 0. v is -fi if ``up`` is true and fi < 0. Otherwise v is fi if ``low`` is true, else 0.
+// epsilon-SVR: the dual objective has a kink at bi = 0. The formulas for ``up`` take the derivative to the right of bi
+// in place of fi. The formulas for ``low`` take the derivative to the left of bi in place of fi.
+// The rows e.im and e.iM get bin 0. Other rows get bin = 1 + min(depth, BINS - 2). depth is
+//   (bits of the float 1 - bits of the float v * scale) / 2^16
+// The bits are read as integers, so that depth increases by 128 if v is halved.
 inline int bin_of(const int i, const wide fi, const wide bi, const wide epsilon, const bool up, const bool low,
                   const Extremes e, const float scale) {
   const wide right = right_of(fi, bi, epsilon), left = left_of(fi, bi, epsilon);
@@ -64,14 +70,17 @@ inline float violation_of(const Extremes e) {
   return isfinite(violation) ? violation : 0.0f;  // 0 if no row can rise or none can fall: an extreme is infinite
 }
 
-// Read into e[g], for each group g of rows, the extreme gradients m and M and the rows im and iM that have them.
-// m is the smallest gradient of rows whose coefficient can rise, and M the largest of rows whose coefficient can fall.
+// Find the extreme gradients of each group g of rows. Return the factor by which the function bin_of multiplies
+// violations: 1 / (the largest violation of a group), or 0 if no row violates the optimality conditions.
+// nu-SVC and nu-SVR have two groups of rows, and the sum of the coefficients in each group is fixed. In other problems
+// all rows are one group.
+// in:  numbers, places    the extreme gradients of each chunk of rows and their rows (extremes.cl)
+// out: e[g].m, e[g].im    the smallest gradient of rows whose coefficient can rise, and its row
+// out: e[g].M, e[g].iM    the largest gradient of rows whose coefficient can fall, and its row
 // The violation of a group is M - m, or with NO_BIAS the larger of M and -m.
-// Return 1 / (the largest violation of a group), or 0 if no row violates the optimality conditions. bin_of multiplies
-// violations by this factor.
-// bin_of puts the rows im and iM into bin 0 of a histogram, so that they are chosen for the working set before all
-// others. If there are two groups, only the group with the larger violation keeps im and iM, because an SMO iteration
-// changes two rows of one group. The other group gets INT_MAX, which is no row.
+// The rows im and iM are chosen for the working set before all others. Only the group with the larger violation needs
+// them, because an SMO iteration changes two rows of one group. In the other group, both get the value INT_MAX, which
+// is the number of no row.
 INLINED float read_extremes(Extremes *e, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   float violation = 0;
@@ -122,11 +131,13 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
   }
 }
 
-// Add up a histogram: *better = bins[0] + ... + bins[last - 1], and *ties = bins[last], or 0 if last = BINS.
-// bins[k] is the number of rows in bin k, a range of violations. The largest violations are in bin 0. The histogram is
-// of one chunk of rows, and only of rows whose coefficients should rise, or only of rows whose coefficients should
-// fall. ``last`` is the last bin from which rows are chosen for the working set. Consecutive items of a work-group read
-// consecutive bins.
+// Count the rows of a histogram that lie in the bins before bin ``last``, and those that lie in bin ``last``:
+//   *better = bins[0] + ... + bins[last - 1]
+//   *ties = bins[last], or 0 if last = BINS
+// bins[k] is the number of rows in bin k, a range of violations. The largest violations are in bin 0. ``last`` is the
+// last bin from which rows are chosen for the working set.
+// Work-items: the items of a work-group read consecutive bins, and item 0 writes both results. ``scratch`` is local
+// memory.
 INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
   const int lid = get_local_id(0);
   int mine = 0, total;

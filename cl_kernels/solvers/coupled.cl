@@ -2,12 +2,13 @@
 // have the sum 0 over all problems.
 // With signed coefficients b[p][i] of rows i, the kernel matrix K and linear terms q[p], the dual problem is
 //   minimise sum_p (1/2 * b[p]^T K b[p] + q[p]^T b[p]),   lo <= b <= hi,   sum_p b[p][i] = 0 for every row i
-// The gradients are f[p] = K b[p] + q[p]. The violation of row i (GTSVM, section 5.1) is a difference of two of
-// its gradients f[p][i]: the largest over all p with b[p][i] > lo[p][i], minus the smallest over all p with
-// b[p][i] < hi[p][i].
+// The gradients are f[p] = K b[p] + q[p]. The violation of row i is v[i] = M[i] - m[i] (GTSVM, section 5.1):
+//   M[i] = largest f[p][i] over all p with b[p][i] > lo[p][i]
+//   m[i] = smallest f[p][i] over all p with b[p][i] < hi[p][i]
 // Two kernels:
-//   row_violations   computes view[i] = -(violation of row i). count.cl reads ``view`` as the gradient of a problem
-//     without bias, whose violation is -view[i]. So count.cl chooses the rows with the largest violations.
+//   row_violations   computes view[i] = -v[i]. count.cl chooses working sets, and gets ``view`` as the gradient of a
+//     problem without bias. In that problem all coefficients can rise and none can fall. So the violation of row i is
+//     -view[i] = v[i], and count.cl chooses the rows with the largest v[i].
 //   coupled   computes three sums over each chunk of rows, from which the host gets the objectives:
 //     sum b * (f - q),   sum b * q,   loss = sum_i hi[y][i] * (max_p f[p][i] - f[y][i])   (GTSVM, equation 3)
 //     The first two sums are over p and i. y is the class of row i, the only problem p with hi[p][i] > 0.

@@ -1,23 +1,26 @@
-// Solve the problems p of a multiclass SVM over a working set ws of W rows, with the coefficients of all other rows
-// fixed. The problems are coupled: the coefficients of each row have the sum 0 over all problems (coupled.cl).
+// Solve the multiclass SVM of Crammer and Singer over a working set ws of W rows, with the coefficients of all other
+// rows fixed. It has one problem p for each class. A row's coefficients have the sum 0 over all problems (coupled.cl).
 // Each SMO iteration takes the row i with the largest violation, and finds its best coefficients in all problems
-// (row_threshold.cl). Q = K(ws, ws) has the kernel values among the rows of ws.
+// (row_threshold.cl).
+// in:      ws      W row numbers. -1 stands for no row.
+// in:      Q       (W, W), the kernel values among the rows of ws
+// in:      f, hi   (problems, n), the gradients and upper bounds of all n rows
+// in, out: b       (problems, n), the coefficients of all n rows
+// out:     delta   (problems, W), the changes of the coefficients by the solve
+// Memory during the solve, with k = 0 .. W - 1 for the rows of ws. B is in ``delta``, the other arrays in ``state``:
+//   B[p][k] is the coefficient of row k in problem p
+//   F[p][k] is its gradient, minus the mean of row k's smallest and largest gradient at the start of the solve. The
+//     mean is the same in all problems, so that it does not change violations.
+//   U[p][k] is 0 if coefficient B[p][k] may rise. Otherwise it is infinity, which keeps F[p][k] out of a minimum.
+//   D[p] is the change of coefficient B[p][i] by the last iteration, which changed row i
 // Work-items: one work-group of WG items. Item l owns the rows l, l + WG, ... of the working set. Consecutive items
 // read consecutive addresses.
-// An iteration is one pass over the problems and one reduction over the work-group. The pass computes
-// F[p] += D[p] * Q[i], with the row i that the last iteration changed. The reduction finds the row with the largest
-// violation.
-// The memory of ``state`` has three arrays:
-//   F[p][k] is the gradient f of row k of ws in problem p, minus the mean of the row's smallest and largest f at the
-//     start. The mean is the same in all problems, so that it does not change violations.
-//   U[p][k] is 0 if coefficient b[p][k] may rise. Otherwise it is infinity, which keeps F[p][k] out of the minimum.
-//   D[p] is the change of the coefficient that the last iteration made in problem p
-// The violation of row k is max_p F[p][k] - min_p (F[p][k] + U[p][k]). The maximum is over all problems, even if the
-// largest gradient belongs to a coefficient at its lower bound. The row's other coefficients are then at their upper
-// bounds, because all coefficients of the row have the sum 0. The minimum is then the same F, and the violation is 0.
-// B[p][k] are the coefficients during the solve. They are in ``delta``, which at the end receives their changes.
-// Arguments: ws has W row numbers, and -1 stands for no row. f, b and hi (problems, n) are the gradients, coefficients
-// and upper bounds of all n rows.
+// An iteration is one pass over the problems and the W rows, and one reduction over the work-group. The pass computes
+// F[p][k] += D[p] * Q[i][k] and then the violation of each row k. The reduction finds the largest violation:
+//   max_p F[p][k] - min_p (F[p][k] + U[p][k])
+// The maximum includes coefficients at their lower bound. If the largest gradient belongs to one of them, all other
+// coefficients of the row are at their upper bounds, because the sum is 0. The minimum is then this same gradient, and
+// the violation is 0.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
 // also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(

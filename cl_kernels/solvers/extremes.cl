@@ -1,5 +1,6 @@
 // Compute the optimality state of a dual problem: the extreme gradients, and sums from which the host gets the offset
-// and the objectives. The host reads this state at each convergence check, and count.cl chooses working sets from it.
+// of the decision function and the objectives. The host reads this state at each convergence check, and count.cl
+// chooses working sets from it.
 // b_i are signed coefficients with lo_i <= b_i <= hi_i, and f_i are the derivatives of the dual objective by b_i:
 //   up = {i : b_i < hi_i},   low = {i : b_i > lo_i},   m = min_up f,   M = max_low f
 // The violation of the problem is M - m. The violation of row i is M - f_i in up, and f_i - m in low. A row in both
@@ -11,9 +12,9 @@
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed (nu-SVC,
 // nu-SVR). Each group has its own m, M and offset.
 // Two kernels compute numbers for each chunk of ``chunk`` rows (a multiple of 8), with a work-group for each chunk:
-//   extremes    m and M and the rows that have them. Also the number of free rows, which are in up and in low, and the
-//     sum of f over them. The host computes the offset from both.
-//   objective   sums from which the host gets the primal and the dual objective
+//   extremes    computes m and M, the rows that have them, the number of free rows, and the sum of f over free rows. A
+//     row is free if it is in up and in low. The host computes the offset from these results.
+//   objective   computes sums from which the host gets the primal and the dual objective
 #define NUMBERS 4  // wide numbers of a chunk: m, M, sum of f over free rows, unused
 #define PLACES 4   // ints of a chunk: row of m, row of M, number of free rows, unused
 #ifdef SPLIT
@@ -70,12 +71,15 @@ typedef int which;
 #define NEG(a) wide_neg(a)
 #endif
 
-// Hold the results of a work-item for the rows that it has read. The item reads AT_ONCE consecutive rows at a time, as
-// the lanes of a vector, and each member has one result for each lane. ``right`` and ``left`` are the derivatives of
-// the dual objective to the right and to the left of a row's coefficient.
-//   m, im       the smallest ``right`` of rows whose coefficient can rise, and the first row of the vector that had it
-//   M, iM       the smallest -``left`` of rows whose coefficient can fall, and the first row of the vector that had it
-//   free, sum   the number of free rows, whose coefficients can rise and fall, and the sum of their derivatives
+// Hold the results of a work-item for the rows that it has read. The item reads vectors of AT_ONCE consecutive rows.
+// Each member is a vector too: its lane k has the result for the rows that lane k has read.
+// ``right`` and ``left`` are the derivatives of the dual objective to the right and to the left of a row's coefficient.
+//   m     the smallest ``right`` of rows whose coefficient can rise
+//   im    the first row of the vector in which m was found
+//   M     the smallest -``left`` of rows whose coefficient can fall. So -M is the largest ``left``.
+//   iM    the first row of the vector in which M was found
+//   free  the number of free rows, whose coefficients can rise and fall
+//   sum   the sum of the derivatives of the free rows
 typedef struct {
   some m, M, sum;
   which im, iM, free;
@@ -121,12 +125,13 @@ inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #endif
 }
 
-// Write the results of a work-group for one chunk of rows, from the results ``s`` of each of its work-items. The
-// results cover only the rows of group g. In nu-SVC and nu-SVR, the rows are divided into two groups, and the sum of
-// the coefficients over each group is fixed. In other problems, all rows are in group 0.
-// ``numbers`` gets the smallest derivative m of rows whose coefficient can rise, and the largest derivative M of rows
-// whose coefficient can fall. It also gets the sum of the derivatives of free rows, whose coefficients can rise and
-// fall. ``places`` gets the row of m, the row of M and the number of free rows.
+// Reduce the results ``s`` of a work-group's items, which have read one chunk of rows, and write the reduced results.
+// The results are for the rows of group g. nu-SVC and nu-SVR have two groups of rows, and the sum of the coefficients
+// in each group is fixed. In other problems, all rows are in group 0.
+// out: numbers   the smallest derivative m of rows whose coefficient can rise, the largest derivative M of rows whose
+//                coefficient can fall, and the sum of the derivatives of free rows, which can rise and fall
+// out: places    the row of m, the row of M, and the number of free rows
+// ``values`` and ``indices`` are local memory.
 inline void __attribute__((always_inline)) write_partial(const Partial s, const int g, local wide *values, local int *indices,
                                                 global wide *numbers, global int *places) {
   const size_t piece = (size_t)get_group_id(0) * GROUPS + g;

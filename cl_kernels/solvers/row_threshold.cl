@@ -17,18 +17,19 @@
 #define Z(p) wide_add(SLACK(p), wide_div(RISE(p), curve))                                     // z_p
 #define SHARE(p) wide_mul(wide_max(wide_sub(Z(p), threshold), wide_of(0)), factor)  // s_p = hi_p - new b_p
 
-// Find the best new coefficients of row i in all problems p, with the same sum over the problems as the old ones.
+// Return the threshold t from which the best new coefficients of row i in all problems p are computed:
+//   new b_p = hi_p - max(0, z_p - t),   with z_p = hi_p - b_p + (f_p - g) / k
 // b_p, hi_p and f_p are the row's old coefficient, upper bound and gradient in problem p. k = ``curve`` is the kernel
-// value K_ii. The new coefficient in problem p is hi_p - max(0, z_p - t), with a threshold t. Return t, which solves
-//   sum_p max(0, z_p - t) = sum_p (hi_p - b_p),   with z_p = hi_p - b_p + (f_p - g) / k
-// g is the largest f_p. Without its subtraction, a tiny k would make f_p / k so large that hi_p - b_p is rounded away.
-// *factor is set to sum_p (hi_p - b_p) / sum_p max(0, z_p - t), which is 1 up to rounding. The macro SHARE(p) computes
-// factor * max(0, z_p - t). The caller sets the new coefficients to hi_p - SHARE(p), so that rounding does not change
-// their sum.
-// *at is set to the problem p with the largest f_p.
-// Arguments: i is the row's place in a working set of W rows, and ``row`` its number among all n rows. The arrays B and
-// F (problems, W) are the old coefficients and gradients of the working set's rows. hi (problems, n) are the upper
-// bounds of all rows.
+// value K_ii. g is the largest f_p. Without its subtraction, a tiny k would make f_p / k so large that hi_p - b_p is
+// rounded away. The new coefficients have the same sum over the problems as the old ones. So t solves
+//   sum_p max(0, z_p - t) = sum_p (hi_p - b_p)
+// in:  i, row    the row's place in a working set of W rows, and its number among all n rows
+// in:  B, F      (problems, W), the old coefficients and gradients of the working set's rows
+// in:  hi        (problems, n), the upper bounds of all rows
+// out: *at       the problem p with the largest f_p
+// out: *factor   sum_p (hi_p - b_p) / sum_p max(0, z_p - t), which is 1 up to rounding
+// The caller sets the new coefficients to hi_p - factor * max(0, z_p - t), so that rounding does not change their sum.
+// The macro SHARE(p) computes factor * max(0, z_p - t).
 inline wide row_threshold(const int n, const int W, const int problems, const int row, const int i, const wide curve,
                           global const wide *B, global const wide *hi, global const real *F, int *at, wide *factor) {
   int first = 0;

@@ -1,23 +1,25 @@
-// List the rows of the kernel matrix K that are needed to update the gradients, after the dual problem over a working
-// set was solved. A row is listed if its coefficient changed. Then make space in the working set for new rows.
-// ``problems`` is 1, except for the multiclass SVM of Crammer and Singer, where it is the number of classes. A row then
-// has a coefficient for each class, and is listed if one of its coefficients changed.
-// If ``all`` is 1, the kernel runs before the solve. It then lists all rows of the working set, with changes of 0.
-// Each listed row is a hit or a miss:
-//   slot_of[row] >= 0   hit: the row cache has the row. hit_slot lists its slot, and hit_D the changes of its
-//     coefficient.
-//   slot_of[row] < 0    miss: the row has to be computed. miss_row lists its number, miss_slot the slot to store it in,
-//     and miss_D the changes of its coefficient.
+// List the rows of a working set whose coefficients were changed by a solve, as hits and misses of the row cache, which
+// stores rows of the kernel matrix. Other kernels then update the gradients by the listed rows. After listing, make
+// space in the working set for new rows.
+// in:      delta     (problems, W), the changes of the coefficients. ``problems`` is the number of classes in the
+//                    multiclass SVM of Crammer and Singer, else 1. A row is listed if any of its coefficients changed.
+// in:      all       if 1, the kernel runs before the solve. It lists all rows of the working set, with changes of 0.
+// in, out: slot_of   slot_of[row] is the row's slot in the cache, or -1
+// in, out: owner     owner[slot] is the row in the slot, or -1
+// out:     hits      the listed rows with slot_of[row] >= 0. hits[0] is their number, hit_slot their slots, and hit_D
+//                    (problems, stride) the changes of their coefficients.
+// out:     misses    the listed rows with slot_of[row] < 0, which have to be computed. misses[0] is their number,
+//                    miss_row their row numbers, and miss_slot the slots to store them in. miss_D (problems, stride)
+//                    has the changes of their coefficients.
+// in, out: ws        W row numbers, or -1 for no row. The first ``used`` entries are in use. The last ``stay`` of them
+//                    move to the beginning of ws, and all other entries become -1.
+// in, out: in_set    in_set[row] says whether a row is in the working set
+// in, out: counters  counters[1] is the number of rows computed so far, and counters[2] the number of slots filled so
+//                    far. counters[3] counts how often a row entered a working set and its coefficients did not change.
 // The row cache is a ring of ``capacity`` slots. A miss gets the next slot of the ring, and the row that owned the slot
 // is evicted. If capacity is 0, there is no cache, and every listed row is a miss.
 // Other kernels read the hits before they write the misses. So a miss may get the slot of a hit of the same call.
-// The working set ws has W entries, which are row numbers, or -1 for no row. The first ``used`` entries are in use. The
-// last ``stay`` of the used entries move to the beginning of ws, and all other entries become -1.
 // Work-items: one work-group.
-// Arguments: delta has the changes of the coefficients. hit_D and miss_D have ``stride`` numbers for each problem.
-// in_set[row] says whether a row is in the working set.
-// counters[1] is the number of rows computed so far, and counters[2] the number of ring slots filled so far.
-// counters[3] is the number of times that a row entered a working set and its coefficient did not change.
 kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     const int problems, const int W, const int used, const int stay, const int capacity, const int all,
     global int *restrict ws, global uchar *restrict in_set, global const wide *restrict delta,

@@ -1,35 +1,38 @@
 // Solve a dual problem over a working set ws of W rows by SMO iterations, with the coefficients of all other rows
-// fixed.
-// Q = K(ws, ws) has the kernel values among the rows of ws, row-major. b are signed coefficients with bounds lo and hi,
-// and f is the gradient of the dual objective without the term in epsilon. c = f - Q b is constant. The problem is
+// fixed:
 //   minimise 1/2 * b^T Q b + c^T b + epsilon * sum |b|,   lo <= b <= hi,   sum b unchanged
+// b are signed coefficients with bounds lo and hi. Q = K(ws, ws) has the kernel values among the rows of ws, row-major.
+// f is the gradient of the dual objective without the term in epsilon, and c = f - Q b is constant.
+// For row k, g_k is the derivative of the objective to the right of b_k, and h_k the derivative to the left of b_k.
 // An SMO iteration changes the coefficients of two rows, b_i by t and b_j by -t. Second-order information chooses the
 // rows i and j (Fan, Chen, Lin 2005, WSS 2). An iteration has two passes over the W rows:
-//   pass 1   updates f after the last iteration: f += t * (Q_i - Q_j), with the rows Q_i and Q_j of Q. It finds the
-//     largest violation, and the next i: of the rows whose coefficient can rise, the one with the smallest derivative.
-//   pass 2   chooses as j the row k with the largest gain (g_k - g_i)^2 / (Q_ii + Q_kk - 2 * Q_ik), of the rows whose
-//     coefficient can fall. g_i is the derivative of the objective to the right of b_i, and g_k the one to the left of
-//     b_k.
+//   pass 1   updates f after the last iteration: f += t * (Q_i - Q_j), with the rows Q_i and Q_j of Q. Then it chooses
+//     the next i: of the rows whose coefficient can rise, the one with the smallest g_i. It also finds the largest
+//     violation, which is the largest h_k of rows whose coefficient can fall, minus g_i.
+//   pass 2   chooses the next j: of the rows k whose coefficient can fall and that have h_k > g_i, the one with the
+//     largest gain (h_k - g_i)^2 / (Q_ii + Q_kk - 2 * Q_ik)
 // Work-items (SIMD style, on CPUs): one for each of several independent problems p. It reads rows of Q in order, in
 // vectors of DW values.
-// Precision: the kernel stores F = f - (m + M) / 2 in place of f, in the type of Q. m and M are derivatives before the
-// first iteration: m the smallest to the right of a coefficient that can rise, and M the largest to the left of a
-// coefficient that can fall. So F is near 0 for the rows that change, where floats have small rounding errors. The
-// errors do not add up over working sets, because F is used only within one solve.
-// F + up and F + low are the derivatives of the dual to the right and to the left of b, minus (m + M) / 2. up and low
-// are plus or minus epsilon. At a bound they are infinite.
+// Precision: the kernel stores F = f - (m + M) / 2 in place of f, in the type of Q. m and M are the values before the
+// first iteration: m is the smallest g_k of rows whose coefficient can rise, and M the largest h_k of rows whose
+// coefficient can fall. So F is near 0 for the rows that change, where floats have small rounding errors. The errors
+// do not add up over working sets, because F is used only within one solve.
+// The arrays ``up`` and ``low`` have the terms with which F + up = g - (m + M) / 2 and F + low = h - (m + M) / 2. They
+// are plus or minus epsilon. If a coefficient cannot rise, its up is infinity. If it cannot fall, its low is -infinity.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
 // has its own row i, m and M, and both rows of a pair are of one group.
-// NO_BIAS: the sum of b is free. An iteration changes only the coefficient b_k with the largest gain g_k^2 / Q_kk. g_k
-// is the derivative in the direction that lowers the objective. F is f.
+// NO_BIAS: the sum of b is free. An iteration changes only one coefficient, b_k. Its row k has the largest gain: the
+// square of the derivative of the objective at b_k, divided by Q_kk. The derivative is g_k if g_k < 0 and b_k can rise.
+// It is h_k if h_k > 0 and b_k can fall. F is f.
 // ROWS: Q is not computed before the solve. The kernel makes a row of Q when an iteration first needs it, or at the
 // start if the row's coefficient is not 0 (templates/gram/row_simd.mako, cl_kernels/gram/row_stored.cl). ROWS cannot be
 // combined with SPLIT.
-// Arguments: ws has W row numbers, and -1 stands for no row. f, b, lo and hi (problems, n) are the gradients,
-// coefficients and bounds of all n rows.
+// in:      ws          (problems, W), row numbers. -1 stands for no row.
+// in:      f, lo, hi   (problems, n), the gradients and bounds of all n rows
+// in, out: b           (problems, n), the coefficients of all n rows
+// out:     delta       (problems, W), the changes of the coefficients by the solve
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
-// also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``. At the
-// end ``delta`` receives the change of each coefficient by the solve.
+// also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
 #ifndef ROWS
 #define ROWS_PARAMETERS
