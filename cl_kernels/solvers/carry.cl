@@ -4,8 +4,7 @@
 //   1. carry copies the kernel values among the rows that stay, from the lower right quarter of Q to the upper left:
 //        Q[k][v] = Q[reused + k][reused + v] for k, v < reused
 //   2. Another kernel computes the upper right quarter of Q, and the lower right quarter on and below its diagonal.
-//   3. mirror copies these values to their mirror images. They are the lower left quarter of Q, and the lower right
-//      quarter above its diagonal:
+//   3. mirror fills in the lower left quarter, and the lower right quarter above its diagonal, by symmetry:
 //        Q[k][v] = Q[v][k] for k >= reused and (v < reused or v > k)
 // If no rows stay, step 1 is left out and reused is 0. Step 3 then fills in all of Q above its diagonal.
 // Work-items: in SIMD style (on CPUs), an item copies a block of SIDE x SIDE values, so that it reads and writes whole

@@ -1,9 +1,10 @@
 // Choose rows for a working set: on each of two sides, the ``quota`` rows that violate the optimality conditions most.
 // Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. With NO_BIAS
 // all rows are on side 0. Rows that are already in the working set (in_set[row] = 1) are on no side.
-// Each side has a histogram of violations with the bins 0 .. BINS - 1. Smaller bins have larger violations. Bin 0 is
-// reserved for two rows, which extremes.cl has found. One has the smallest gradient of rows whose coefficient can rise,
-// the other the largest gradient of rows whose coefficient can fall. From bin 1 on, 128 bins span a factor of 2.
+// Each side has a histogram of violations. A bin is a range of violations. There are BINS bins, and bins of smaller
+// numbers have larger violations. From bin 1 on, 128 bins span a factor of 2. Bin 0 is reserved for two rows, which
+// extremes.cl has found. One has the smallest gradient of rows whose coefficient can rise, the other the largest
+// gradient of rows whose coefficient can fall.
 // Rows are chosen in the order of the bins until a side has ``quota`` rows. The bin of the side's last chosen row is
 // called its last bin. All rows in earlier bins are chosen, but perhaps only some of the rows in the last bin. If a
 // side has fewer than ``quota`` rows, all its rows are chosen, and the number BINS stands for its last bin.

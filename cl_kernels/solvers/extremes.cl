@@ -24,8 +24,8 @@
 #endif
 
 #if WG > 1
-// Return to every item of a work-group the sum of the items' numbers ``value``, which are doubles or pairs of floats.
-// First SEGMENTS items (1 or 16) each add WG / SEGMENTS of the numbers. Then every item adds the SEGMENTS partial sums.
+// Return the sum of ``value`` over all items of a work-group, to every item. Values are doubles or pairs of floats.
+// First SEGMENTS items (1 or 16) each add the values of WG / SEGMENTS items. Then every item adds these SEGMENTS sums.
 // ``values`` is local memory for WG + SEGMENTS numbers.
 INLINED wide group_sum(wide value, local wide *values) {
   const int lid = get_local_id(0);

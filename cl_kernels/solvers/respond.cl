@@ -1,10 +1,10 @@
 // Compute the gradient f[p] of the dual objective for each of several small problems p:
 //   f[p][i] = q[p][i] + sum_k b[p][k] * Q[p][k][i]
 // b[p] are the coefficients of problem p, q[p] is the linear term of its dual objective, and Q[p] its W x W kernel
-// matrix.
-// Work-items: dimension 1 counts problems. In SIMD style (on CPUs), an item computes VECTORS vectors of consecutive
-// numbers f[p][i], in registers. In work-group style an item computes one f[p][i], and consecutive items read
-// consecutive addresses. Rows k of Q[p] with b[p][k] = 0 are skipped.
+// matrix. Rows k of Q[p] with b[p][k] = 0 are skipped.
+// Work-items: get_global_id(1) is the problem p. In SIMD style (on CPUs), an item computes VECTORS vectors of
+// consecutive numbers f[p][i], in registers. In work-group style an item computes one f[p][i], and consecutive items
+// read consecutive addresses.
 #define VECTORS 4
 kernel EXPLICIT void respond(const int W, global const real *restrict Q, global const wide *restrict b,
                     global const wide *restrict q, global wide *restrict f) {

@@ -1,8 +1,8 @@
 // Solve a dual problem over a working set ws of W rows by SMO iterations, with the coefficients of all other rows
-// fixed.
-// Q = K(ws, ws) has the kernel values among the rows of ws, row-major. b are signed coefficients with bounds lo and hi,
-// and f is the gradient of the dual objective without the term in epsilon. c = f - Q b is constant. The problem is
+// fixed:
 //   minimise 1/2 * b^T Q b + c^T b + epsilon * sum |b|,   lo <= b <= hi,   sum b unchanged
+// b are signed coefficients with bounds lo and hi. Q = K(ws, ws) has the kernel values among the rows of ws, row-major.
+// f is the gradient of the dual objective without the term in epsilon, and c = f - Q b is constant.
 // An SMO iteration changes the coefficients of two rows, b_i by t and b_j by -t. Second-order information chooses the
 // rows i and j (Fan, Chen, Lin 2005, WSS 2).
 // Work-items: one work-group of WG items solves one problem p. Item l owns the rows l, l + WG, ... of the working set,
@@ -11,12 +11,13 @@
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
 // has its own row i, and both rows of a pair are of one group.
 // NO_BIAS: the sum of b is free. An iteration changes only the coefficient b_k with the largest gain g_k^2 / Q_kk. g_k
-// is the derivative in the direction that lowers the objective.
-// Arguments: ws has W row numbers, and -1 stands for no row. f, b, lo and hi (problems, n) are the gradients,
-// coefficients and bounds of all n rows.
+// is the derivative of the objective by b_k. Only rows whose b_k can move so that the objective falls are chosen.
+// in:      ws          (problems, W), row numbers. -1 stands for no row.
+// in:      f, lo, hi   (problems, n), the gradients and bounds of all n rows
+// in, out: b           (problems, n), the coefficients of all n rows
+// out:     delta       (problems, W), the changes of the coefficients by the solve
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
-// also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``. At the
-// end ``delta`` receives the change of each coefficient by the solve.
+// also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
 #ifndef EACH
 #define EACH 1  // rows of the working set that an item owns
 #endif
