@@ -43,7 +43,7 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
 // slots, and k is a multiple of LANES = 16.
 //   WORD(s, w)   index of word w of the cluster's bit set in the array ``unions``. Bit j of the word is 1 if any row of
 //     the cluster has a nonzero in column 32 * w + j. The words of LANES consecutive slots are interleaved.
-//   COLUMNS(s)   number of bits in this set that are 1
+//   COLUMNS(s)   number of bits of the cluster's bit set that are 1
 //   ROWS(s)      number of rows in the cluster, or -1 if the slot holds no cluster
 //   NAME(s)      number of the cluster, or -1 if the slot holds no cluster
 // Work-item ``lid`` of the work-group owns the slots lid, lid + WG, ...
@@ -117,7 +117,7 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 // it causes the fewest additional zeros (function ``nearest``). The slot of a full cluster goes to the next cluster.
 // in:  walk       numbers of the n rows, in the order in which they are assigned
 // in:  patterns   bit set of the nonzero columns of each row
-// out: order      order[c * size + k] is the number of row k of cluster c. If the cluster is not full, its other
+// out: order      order[c * size + r] is the number of row r of cluster c. If the cluster is not full, its other
 //                 entries stay unchanged.
 // out: filled     filled[c] is the bit set of columns in which any row of cluster c has a nonzero
 // ``unions`` and ``slots`` are memory for the slots.

@@ -14,8 +14,8 @@
 //   mark    gives a line to each CSR feature j that has an entry in the UB rows, and sets the line to zero:
 //             by_entry = 0: line 1 + dense_columns + j
 //             by_entry = 1: line dense_columns + e. The entries of the UB rows are numbered 1, 2, 3, ..., and e is the
-//               number of one entry of feature j. The host sets by_entry = 1 if a line for each feature needs too much
-//               memory.
+//               number of one entry of feature j. The host sets by_entry = 1 if ``block`` has memory for fewer lines
+//               than features.
 //   fill    writes the entries' values to their lines, and the squared norms to uu
 //   copy_dense  block[(1 + k) * UB + u - first] = dense[rows[u] * dense_columns + k],   for columns k of ``dense``
 // Launch (UB, S): work-item (l, s) takes the entries s, s + S, ... of row u = first + l of U.

@@ -1,10 +1,10 @@
 // Choose rows for a working set: on each of two sides, the ``quota`` rows that violate the optimality conditions most.
 // Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. With NO_BIAS
 // all rows are on side 0. Rows that are already in the working set (in_set[row] = 1) are on no side.
-// Each side has a histogram of violations. A bin is a range of violations. There are BINS bins, and bins of smaller
-// numbers have larger violations. From bin 1 on, 128 bins span a factor of 2. Bin 0 is reserved for two rows, which
-// extremes.cl has found. One has the smallest gradient of rows whose coefficient can rise, the other the largest
-// gradient of rows whose coefficient can fall.
+// Each side has a histogram of violations with BINS bins. A bin is a range of violations. Bins with lower numbers have
+// larger violations. From bin 1 on, 128 bins span a factor of 2. Bin 0 is reserved for two rows, which extremes.cl has
+// found. One has the smallest gradient of rows whose coefficient can rise, the other the largest gradient of rows whose
+// coefficient can fall.
 // Rows are chosen in the order of the bins until a side has ``quota`` rows. The bin of the side's last chosen row is
 // called its last bin. All rows in earlier bins are chosen, but perhaps only some of the rows in the last bin. If a
 // side has fewer than ``quota`` rows, all its rows are chosen, and the number BINS stands for its last bin.
@@ -15,8 +15,8 @@
 //              ends[side][1] = number of rows to choose from the last bin
 //   share      shares[side][0][c] = number of rows of chunk c in bins before the last one
 //              shares[side][1][c] = number of rows of chunk c in the last bin
-//   collect    writes the numbers of the chosen rows to the working set. The sum of ``shares`` over the chunks before c
-//              is the place from which chunk c writes.
+//   collect    writes the numbers of the chosen rows to the working set. The sums of ``shares`` over the chunks before
+//              c tell where chunk c begins to write.
 // Work-items: work-group c takes chunk c, and consecutive items read consecutive rows. threshold has one work-group. If
 // a work-group is a single item, threshold computes ``shares`` too, and sums ``counts`` instead of reading ``totals``.
 #ifndef BINS
@@ -80,8 +80,8 @@ inline float violation_of(const Extremes e) {
 // out: e[g].M, e[g].iM    the largest gradient of rows whose coefficient can fall, and its row
 // The violation of a group is M - m, or with NO_BIAS the larger of M and -m.
 // The rows im and iM are chosen for the working set before all others. Only the group with the larger violation needs
-// them, because an SMO iteration changes two rows of one group. In the other group, both get the value INT_MAX, which
-// is the number of no row.
+// them, because an SMO iteration changes two rows of one group. In the other group, im and iM get INT_MAX, a number
+// that no row has.
 INLINED float read_extremes(Extremes *e, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   float violation = 0;
@@ -132,7 +132,7 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
   }
 }
 
-// Count the rows of a histogram that lie in the bins before bin ``last``, and those that lie in bin ``last``:
+// Sum a histogram: *better counts the rows in the bins before bin ``last``, and *ties the rows in bin ``last``.
 //   *better = bins[0] + ... + bins[last - 1]
 //   *ties = bins[last], or 0 if last = BINS
 // bins[k] is the number of rows in bin k, a range of violations. The largest violations are in bin 0. ``last`` is the
@@ -190,13 +190,14 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
 }
 
 #if WG > 1
-// Count for each side s and chunk c of rows how many rows can be chosen for the working set.
-// Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. counts[c][s] is
-// a histogram of violations: counts[c][s][k] is the number of rows of chunk c and side s in bin k, a range of
-// violations. Bin 0 has the largest violations. Rows of a side are chosen bin by bin, until the side has enough.
-// last = ends[s][0] is the last bin from which rows are chosen. It is BINS if the side has too few rows.
-//   rows in the bins before ``last``:   shares[s][0][c] = counts[c][s][0] + ... + counts[c][s][last - 1]
-//   rows in bin ``last``:               shares[s][1][c] = counts[c][s][last], or 0 if last = BINS
+// Count for each side s and chunk c of rows how many rows are in the bins before bin ``last``, and how many in it.
+// Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. A bin is a
+// range of violations, and bin 0 has the largest violations. All rows of a side in the bins before ``last`` are chosen
+// for the working set, and some of the rows in bin ``last``.
+// in:  counts   counts[c][s][k] is the number of rows of chunk c and side s in bin k
+// in:  ends     last = ends[s][0]. If the side has too few rows, last is BINS, the number of bins.
+// out: shares   rows in the bins before ``last``:  shares[s][0][c] = counts[c][s][0] + ... + counts[c][s][last - 1]
+//               rows in bin ``last``:              shares[s][1][c] = counts[c][s][last], or 0 if last = BINS
 // Work-items: one work-group takes one chunk c.
 kernel OF_GROUP void share(const int n, const int chunk, global const int *restrict counts, global const int *restrict ends,
                            global int *restrict shares) {

@@ -1,5 +1,5 @@
 // Solve the multiclass SVM of Crammer and Singer over a working set ws of W rows, with the coefficients of all other
-// rows fixed. It has one problem p for each class. A row's coefficients have the sum 0 over all problems (coupled.cl).
+// rows fixed. Each class has one problem p. A row's coefficients have the sum 0 over all problems (coupled.cl).
 // Each SMO iteration takes the row i with the largest violation, and finds its best coefficients in all problems
 // (row_threshold.cl).
 // in:      ws      W row numbers. -1 stands for no row.

@@ -20,7 +20,7 @@
 // Return the threshold t from which the best new coefficients of row i in all problems p are computed:
 //   new b_p = hi_p - max(0, z_p - t),   with z_p = hi_p - b_p + (f_p - g) / k
 // b_p, hi_p and f_p are the row's old coefficient, upper bound and gradient in problem p. k = ``curve`` is the kernel
-// value K_ii. g is the largest f_p. Without its subtraction, a tiny k would make f_p / k so large that hi_p - b_p is
+// value K_ii. g is the largest f_p. If g were not subtracted, a tiny k would make f_p / k so large that hi_p - b_p is
 // rounded away. The new coefficients have the same sum over the problems as the old ones. So t solves
 //   sum_p max(0, z_p - t) = sum_p (hi_p - b_p)
 // in:  i, row    the row's place in a working set of W rows, and its number among all n rows

@@ -13,10 +13,10 @@
 //     largest gain (h_k - g_i)^2 / (Q_ii + Q_kk - 2 * Q_ik)
 // Work-items (SIMD style, on CPUs): one for each of several independent problems p. It reads rows of Q in order, in
 // vectors of DW values.
-// Precision: the kernel stores F = f - (m + M) / 2 in place of f, in the type of Q. m and M are the values before the
-// first iteration: m is the smallest g_k of rows whose coefficient can rise, and M the largest h_k of rows whose
-// coefficient can fall. So F is near 0 for the rows that change, where floats have small rounding errors. The errors
-// do not add up over working sets, because F is used only within one solve.
+// Precision: the kernel stores F = f - (m + M) / 2 in place of f, in the type of Q. Before the first iteration, m is
+// the smallest g_k of rows whose coefficient can rise, and M the largest h_k of rows whose coefficient can fall. So F
+// is near 0 for the rows that change, where floats have small rounding errors. The errors do not add up over working
+// sets, because F is used only within one solve.
 // The arrays ``up`` and ``low`` have the terms with which F + up = g - (m + M) / 2 and F + low = h - (m + M) / 2. They
 // are plus or minus epsilon. If a coefficient cannot rise, its up is infinity. If it cannot fall, its low is -infinity.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
