@@ -7,8 +7,8 @@
 // ``real`` is the type of kernel values, float or double. ``wide`` is the type of gradients, a double or a pair of
 // floats. ``values`` is a buffer in local memory.
 // The functions use an instruction that finds the minimum of a sub-group. The macro REDUX chooses NVIDIA's instruction,
-// for 32 items. The macro SUBGROUPS chooses OpenCL's function, for sub-groups of at least four items. Without either
-// macro, the names stand for the functions of argmin.cl, which store indices in the buffer ``unused``.
+// for 32 items. The macro SUBGROUPS chooses OpenCL's function, for sub-groups of at least four items. Otherwise, the
+// names stand for the functions of argmin.cl, which store indices in the buffer ``unused``.
 // The instruction takes 32-bit unsigned integers. So values are mapped to integers in the same order. A float gives one
 // integer. A double or a pair of floats gives two, the high and the low half of 64 bits.
 // A sub-group first reduces the high halves. Then it reduces the low halves of the items that have the smallest high
