@@ -1,22 +1,25 @@
 <%include file="kernel_function.mako"/>
 <%namespace name="lanes" file="tiles_lanes_simd.mako"/>
 ${lanes.settings()}
-// Compute K(X, U)^T H K(X, U) v for several outputs p, in one pass over the rows X. K[u][i] is the kernel value of row
-// u of U and row i of X, v are coefficients of the rows u, and w are weights of the rows i. H turns t into r:
+// Compute K(X, U)^T H K(X, U) v for several outputs p, and read the rows X only once. K[u][i] is the kernel value of
+// row u of U and row i of X. v[p][u] is a coefficient, and w[p][i] a weight. H turns t into r:
 //   t[p][i]    = sum_u v[p][u] * K[u][i]
 //   r[p][i]    = w[p][i] * t[p][i],   if ``shares`` is null
 //   r[p][i]    = w[0][i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]) with probabilities P[p] = shares[p][i],   otherwise
-//   part[p][u] = sum_i K[u][i] * r[p][i] over the rows i of one work-item
-// The second formula for r multiplies by diag(P) - P P^T, the Hessian of a loss that couples the outputs. back.cl
-// computes the same in four kernels. Here, kernel values stay in the caches of one core.
-// X is stored in lane groups of V rows, whose values are interleaved (tiles_lanes_simd.mako). A work-item takes BLOCK
-// lane groups, SUB lane groups at a time. It stores their kernel values, SUB * V contiguous values for each u, and
-// reads these once for every four outputs.
-// Arguments: tiles, sums_t, sums_r and parts are memory for K, t, r and part. The argument ``weights`` holds v. With
-// per_output = 0, w has one row for all outputs. absent[i] is 1 for padding rows i, which hold no data and where K may
-// be infinite.
-// Precision: K has the type ``real``. Sums of RUN terms of t have it too, and so have sums over SUB lane groups for
-// part. All sums are then added in a wider type, double or pairs of floats.
+//   part[p][u] = sum_i K[u][i] * r[p][i],   over the rows i that a work-item takes
+// The third line multiplies the vector t of row i by the matrix w[0][i] * (diag(P) - P P^T).
+//   in: values, at, columns_at, columns, xx, d   the rows X in lane groups of V rows (tiles_lanes_simd.mako)
+//   in: panel, uu, count                         the rows U, and their number count[0]
+//   in: weights                                  v
+//   in: w, per_output, shares                    w, which has one row for all outputs if per_output is 0; and P
+//   in: absent                                   absent[i] is 1 if row i is padding, where K may be infinite
+//   out: parts                                   part of each work-item
+//   scratch: tiles, sums_t, sums_r               memory for K, t and r
+// Work-items: each takes BLOCK lane groups, SUB lane groups at a time. It computes the kernel values of SUB lane groups
+// and stores them in its core's caches, SUB * V contiguous values for each u. Then it adds K[u][i] * r[p][i] to part,
+// for four outputs p at a time.
+// Precision: K has the type ``real``. t is summed in this type over RUN rows u, and part over the rows of SUB lane
+// groups. These sums are then added in a wider type, which is double or pairs of floats.
 #define to_realv CAT(CAT(convert_, REAL), V)
 
 // Return a vector whose lane i is the sum of all lanes of sums[i]. Neighbouring lanes are added in pairs.

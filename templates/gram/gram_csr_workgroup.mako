@@ -15,26 +15,30 @@
 #define ITEMS (TEAMS * UB)
 #define SHARE (ROWS / TEAMS)  // rows of a team in local memory
 #define PARTS (ITEMS / ROWS)  // work-items that share a row when its sums in local memory become kernel values
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for a product K(X, U). The
-// rows x_i of X are in CSR. A launch takes a block of UB rows y_u of U, with u = first .. first + UB - 1.
-// The block is divided into lines of UB values. Each feature j that one of the block's rows has gets a line of its own,
-// with the values y_u[j] of the UB rows. All other features share line 0, which is zero:
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for CSR rows x_i of X and for
+// a block of UB rows y_u of U, with u = first .. first + UB - 1.
+//   in: indptr, indices, data    the rows x_i in CSR
+//   in: xx, uu                   squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
+//   in: block, line_of, mark     the rows y_u of the block, as scatter.cl has written them (see below)
+//   in: count                    count[0] is the number of rows of U
+//   in: dense, dense_columns     only with DENSE_COLUMNS: the densely stored columns of X, and their number
+//   out: K, by the macros STORE and UPDATE (epilogue.mako)
+// The buffer ``block`` consists of lines of UB values. Each feature j that occurs in a row of the block has a line with
+// the values y_u[j] of the UB rows. All other features share line 0, which is zero:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
-// scatter.cl writes the block, and sets line_of[j] to ``mark`` plus the line of feature j. line_of still has the
-// numbers of earlier blocks. They are at most ``mark``, so that they give line 0.
-// An element-wise kernel function is f(s), with a sum s of terms e(x_i[j], y_u[j]) over all features j. zero(y_u) is
-// the sum of e(0, y_u[j]) over all features (zero_sums.mako). s differs from zero(y_u) only at the entries of x_i:
-//   s = zero(y_u) - sum_j e(0, y_u[j]) + sum_j e(x_i[j], y_u[j]),   over the features j of the entries of x_i
-// A work-group has TEAMS teams of UB items. It takes V rows x_i, ROWS at a time. Each team takes ROWS / TEAMS of these
-// rows, one after another.
-// A team copies UB entries of its row, and the lines of their features, to local memory. Item k of the team computes
-// the sum for row y_u with u = first + k. It multiplies each entry x_i[j] by y_u[j], which is number k of the line of
-// feature j. So consecutive items read consecutive addresses.
-// The ROWS x UB sums are transposed in local memory. So consecutive items compute and write the kernel values of
-// consecutive rows i.
-// Arguments: indptr, indices and data are the rows x_i in CSR. xx[i] is |x_i|^2, and uu[u] is |y_u|^2. For element-wise
-// functions, zero(x_i) and zero(y_u) replace the squared norms.
-// DENSE_COLUMNS: the sums start with the columns that are stored densely (dense_columns_workgroup.mako).
+// line_of also contains numbers of earlier blocks. They are at most ``mark``, so their features have line 0.
+// An element-wise kernel function is f(s), where s is the sum of e(x_i[j], y_u[j]) over all features j, with a function
+// e. Only the features j of the entries of x_i are read:
+//   s = zero(y_u) + sum_j (e(x_i[j], y_u[j]) - e(0, y_u[j])),   zero(y) = sum of e(0, y[k]) over all features k
+// For such functions, xx[i] = zero(x_i) and uu[u] = zero(y_u) (zero_sums.mako).
+// Work-groups: each takes V rows x_i, ROWS at a time, and has TEAMS teams of UB items. A team takes ROWS / TEAMS of the
+// ROWS rows, one after another. It copies UB entries of its row at a time to local memory, with the number of each
+// entry's line. Item k of the team sums for the row y_u with u = first + k, and reads value number k of each line. So
+// consecutive items read consecutive addresses.
+// At the end, sums of ROWS rows x_i and UB rows y_u are in local memory. Consecutive items turn the sums of consecutive
+// rows i into kernel values and write them, to consecutive addresses.
+// DENSE_COLUMNS: further columns of X and U are stored densely, zeros included. The sums start with the terms of these
+// columns (dense_columns_workgroup.mako).
 // LISTED: row r of the launch is row rows[r] of X, so that a launch can take a subset of X. Otherwise it is row r of X.
 #ifdef LISTED
 #define ROW(r) rows[row + (r)]

@@ -29,13 +29,17 @@
 // ``panel``, in blocks of UB rows. With integer divisions:
 //   x_i[J[j]] = values[at[g] + j * V + i % V],   g = i / V
 //   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]
-// This kernel is for few rows y_u. Reading X is then most of the work. So COLUMNS rows y_u are taken at a time. A value
-// of X is read into a register once, and multiplied by the values of all COLUMNS rows.
+//   in: values, at, columns_at, columns, d    the rows X, of d features
+//   in: panel, count                          the rows U, and their number count[0]
+//   in: xx, uu                                squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
+//   out: K, by the macros STORE and UPDATE (epilogue.mako)
+// This kernel is for few rows y_u, when reading X is most of the work. COLUMNS rows y_u are taken at a time. A value of
+// X is read into a register once, and multiplied by the values of all COLUMNS rows.
 // A work-group takes GROUPS lane groups. It has (V / RX) * GROUPS items, each of which reads RX neighbouring rows of X.
 // Consecutive items read consecutive addresses.
-// Local memory has two buffers, each for DEPTH features of COLUMNS rows y_u. One is filled while items may still read
-// the other. All items read the same value at the same time.
-// The work-groups along dimension 1 of the launch take the same rows x_i, and divide the rows y_u among them.
+// Local memory is double-buffered: it holds the current DEPTH features of COLUMNS rows y_u, and the previous DEPTH
+// features, which slower items may still read. All items read the same value of y_u at the same time.
+// Work-groups with the same index in dimension 0 of the launch take the same rows x_i. They divide the rows y_u.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,

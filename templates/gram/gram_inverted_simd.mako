@@ -11,19 +11,25 @@
 #endif
 #define AHEAD 4  // prefetches run this many entries ahead, since columns of the index are short and scattered
 #define LINES 16  // cache lines of a column that are prefetched at most
-// Compute kernel values S[slot[u]][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for a product K(X, U).
-// The rows x_i of X have an inverted index (invert.cl). The UB rows y_u of U, u = first .. first + UB - 1, are in CSR.
-// S is a matrix of kernel values, whose row slot[u] belongs to y_u.
-// The index has blocks b of ``size`` rows of X. For each feature k, it lists the rows of block b that have the feature,
-// in ascending order, with their values. The list has the entries start + ends[b][k] .. start + ends[b][k + 1] - 1 of
-// the index, with start = starts_of[b * size].
-// Three kernels run one after another. The first two sum over features in S, and match replaces these sums by f:
-//   gram   stores the sum of x_i[j] * y_u[j] over the columns j that are stored densely (dense_columns_simd.mako). A
-//     work-item takes V rows x_i. If there are no such columns, this kernel is left out, and match sets the sums to 0.
-//   match  adds x_i[j] * y_u[j] for each CSR entry j of y_u and each row x_i with an entry j, then applies f. A
-//     work-item takes one row y_u and one block of rows x_i. Its sums stay in the core's cache.
-//   add_weighted  c[p][i] += sum_u D[p][u] * S[slot[u]][i] for each problem p, with factors D and sums c. A work-item
-//     takes WEIGHED rows i.
+// Compute kernel values S[slot[u]][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. The rows x_i of X have
+// an inverted index. A launch takes UB rows y_u of U, u = first .. first + UB - 1. Row slot[u] of S belongs to y_u.
+//   in: size, columns, starts_of, ends, rows_of, values    the inverted index of X (invert.cl)
+//   in: rows, indptr, indices, data                        the rows y_u: y_u is row rows[u] of a CSR matrix
+//   in: xx, norms                                          squared norms: xx[i] = |x_i|^2, norms[rows[u]] = |y_u|^2
+//   in: dense, dense_columns, block                        densely stored columns of X, their number, and those of U
+//   in: count                                              count[0] is the number of rows of U
+//   out: S, and the sums c of add_weighted
+// The index has blocks b of ``size`` rows of X. For each feature k it lists the rows of block b that have the feature,
+// in ascending order. Row b * size + rows_of[e] has the value values[e] of feature k, for each number e with
+//   starts_of[b * size] + ends[b][k] <= e < starts_of[b * size] + ends[b][k + 1]
+// Three kernels run one after another:
+//   gram  sets S[slot[u]][i] to the sum of x_i[j] * y_u[j] over the densely stored columns j (dense_columns_simd.mako).
+//     A work-item takes V rows x_i. Without densely stored columns, gram does not run, and match begins with S = 0.
+//   match  adds x_i[k] * y_u[k] to S[slot[u]][i] for each feature k that both rows have as a sparse entry. Then it
+//     replaces each sum by the kernel value. A work-item takes one row y_u and one block of rows x_i, so that its sums
+//     stay in the core's cache.
+//   add_weighted  c[p][i] += sum_u D[p][u] * S[slot[u]][i] for each problem p, with weights D. It runs only if weighted
+//     sums are wanted. A work-item takes WEIGHED rows i.
 <%def name="parameters()">\
 const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,
@@ -53,8 +59,8 @@ kernel EXPLICIT void gram(
   }
 }
 
-// Return the first index k with h <= k < stop whose row number at[k] is at least ``row``. Return ``stop`` if there is
-// none. Row numbers ascend, so the search is by bisection.
+// Return the first index k in h .. stop - 1 whose row number at[k] is at least ``row``, or ``stop`` if there is none.
+// The row numbers at[h], at[h + 1], ... ascend, so the search is by bisection.
 inline int from_row(global const ushort *restrict at, int h, int stop, const int row) {
   while (h < stop) {
     const int middle = h + (stop - h) / 2;

@@ -34,15 +34,19 @@ typedef CAT(REAL, 4) four;
 // ``panel``, in blocks of UB rows. With integer divisions:
 //   x_i[J[j]] = values[at[g] + j * V + i % V],   g = i / V
 //   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]
+//   in: values, at, columns_at, columns, d    the rows X, of d features
+//   in: panel, count                          the rows U, and their number count[0]
+//   in: xx, uu                                squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
+//   out: K, by the macros STORE and UPDATE (epilogue.mako)
 // A work-group takes GROUPS lane groups, which are GROUPS * V rows x_i. It takes BLOCKS * UB rows y_u at a time, and
-// computes the block of K with these rows. It has (V / 4) * (UB / 4) items. An item owns 4 x 4 values for each lane
-// group and block of U.
-// The work-groups along dimension 1 of the launch take the same rows x_i, and divide the rows y_u among them. With
-// UPDATE, which adds the values to sums (epilogue.mako), this dimension has size 1. One work-group then takes all rows
+// computes the kernel values between these rows. It has (V / 4) * (UB / 4) items. For each lane group and each block of
+// U, an item computes the kernel values of four consecutive rows x_i and four consecutive rows y_u.
+// Dimension 0 of the launch divides the rows x_i among work-groups, and dimension 1 the rows y_u. With UPDATE, which
+// adds the values of K to weighted sums (epilogue.mako), dimension 1 has size 1. Each work-group then takes all rows
 // y_u, one block after another.
-// Local memory holds DEPTH features of the rows x_i and y_u in each of two buffers. The next features are loaded to
-// registers while the current ones are multiplied. Values are read in vectors of four, and consecutive items read
-// consecutive addresses.
+// Local memory is double-buffered: each of its two buffers holds DEPTH features of the rows x_i and y_u. While the
+// values in one buffer are multiplied, the next DEPTH features are loaded to registers, and then stored in the other
+// buffer. Values are read in vectors of four, and consecutive items read consecutive addresses.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,

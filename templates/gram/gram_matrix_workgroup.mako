@@ -30,9 +30,9 @@
 #define ALONG (GROUPS * V / WARP_ROWS)  // warps along the rows of X in a block of K
 #define X_FRAGMENTS (WARP_ROWS / FRAGMENT_ROWS)
 #define U_FRAGMENTS (WARP_VECTORS / FRAGMENT_VECTORS)
-// Define how many vectors local memory has for each feature. A vector holds the feature's values of four rows. The last
-// two vectors are padding. They shift the next feature by 8 memory banks. So reading 8 rows of 4 features has no
-// conflict among the 32 banks.
+// X_LINE and U_LINE are the numbers of vectors that local memory has for each feature of X and of U. A vector holds the
+// values of four rows. The last two vectors of a feature are padding, which shifts the next feature by 8 of the 32
+// memory banks. So a warp reads 8 rows of 4 features without a bank conflict.
 #define X_LINE (GROUPS * NX + 2)
 #define U_LINE (BLOCKS * NY + 2)
 typedef float4 four;
@@ -43,14 +43,19 @@ typedef float4 four;
 //   x_i[j] = values[at[g] + j * V + i % V],   g = i / V
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB]
 // Matrix units (tensor cores, ${units}) compute the inner products. matrix_norms.cl has computed the squared norms.
+//   in: values, at, d    the rows X, of d features
+//   in: panel, count     the rows U, and their number count[0]
+//   in: xx, uu           squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
+//   out: K, by the macros STORE and UPDATE (epilogue.mako)
 // A work-group takes GROUPS lane groups, which are GROUPS * V rows x_i. It takes BLOCKS * UB rows y_u at a time, and
-// computes the block of K with these rows. A warp owns WARP_ROWS x WARP_VECTORS values of a block.
-// The work-groups along dimension 1 of the launch take the same rows x_i, and divide the rows y_u among them. With
-// UPDATE, which adds the values to sums (epilogue.mako), this dimension has size 1. One work-group then takes all rows
+// computes the kernel values between these rows. Each warp computes those of WARP_ROWS rows x_i and WARP_VECTORS rows
+// y_u.
+// Dimension 0 of the launch divides the rows x_i among work-groups, and dimension 1 the rows y_u. With UPDATE, which
+// adds the values of K to weighted sums (epilogue.mako), dimension 1 has size 1. Each work-group then takes all rows
 // y_u, one block after another.
-// Local memory holds DEPTH features of the rows x_i and y_u in each of two buffers. The next features are loaded to
-// registers while the current ones are multiplied. Values are read in vectors of four, and consecutive items read
-// consecutive addresses.
+// Local memory is double-buffered: each of its two buffers holds DEPTH features of the rows x_i and y_u. While the
+// values in one buffer are multiplied, the next DEPTH features are loaded to registers, and then stored in the other
+// buffer. Values are read in vectors of four, and consecutive items read consecutive addresses.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const float *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,

@@ -85,8 +85,9 @@ inline kv kernel_value(const kv s, const kv xx, const kv yy KERNEL_PARAMETERS) {
 % else:
 #ifdef BIT_ROWS
 // Define the inner product of two rows of 0 and 1, which are stored as one bit for each feature. It is the number of
-// features that are 1 in both rows. ADD_TERM counts these features in two words x and y of bits, and adds their number
-// to ``sum``. ``sum`` is an integer in the bits of a variable of type kv.
+// features that are 1 in both rows. x and y are words with the bits of some features. ADD_TERM counts the bits that are
+// 1 in both words, and adds the count to ``sum``. ``sum`` has the floating-point type kv, but its bits are an integer.
+// INNER_PRODUCT converts this integer to the value that it stands for.
 #ifdef SIMD
 #define AS_WORD BITS
 #define AS_REAL NUMBERS

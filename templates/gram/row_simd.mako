@@ -3,13 +3,15 @@
 // Compute row i of Q when an SMO solver first needs the row. Q = K(ws, ws) has the kernel values among the W rows u_k
 // of a working set ws. With a kernel function f:
 //   Q[i][k] = f(<u_k, u_i>, |u_k|^2, |u_i|^2), or f(s) for an element-wise sum s of terms e(u_k[j], u_i[j])
-// The rows u_k are in the buffer ``panel``, which stays in the core's cache. With d features j, and with the integer
-// division k / V:
-//   u_k[j] = panel[((k / V) * d + j) * V + k % V]
-// Most coefficients never change, so most rows of Q are never computed. made[i] says whether row i has been computed.
-// Only SIMD-style kernels include this file. In these kernels one work-item solves the problem of the working set, and
-// computes rows of Q too. It multiplies V contiguous values by one broadcast value at a time. The operations are those
-// of the gram kernels in the same order, so that values have the same bits.
+//   in: panel, d      the rows u_k of d features: u_k[j] = panel[((k / V) * d + j) * V + k % V], with integer division
+//   in: uu            squared norms: uu[k] = |u_k|^2
+//   in and out: made  made[i] is 1 if row i of Q has been computed
+//   out: Q            by the macro ROW(i); ROWS_DIAGONAL computes only the diagonal of Q
+// A solve reads row i of Q if it changes coefficient i, or if the coefficient is not 0 at the start. If most coefficients
+// stay 0, most rows of Q are never computed.
+// One work-item on a CPU solves the problem of the working set, and also computes the rows of Q. It multiplies V
+// contiguous values by one broadcast value at a time, while ``panel`` stays in the core's cache. The operations and
+// their order are those of the gram kernels, so the kernel values have the same bits.
 #define ROWS_PARAMETERS , global uchar *restrict made, global const real *restrict panel, global const real *restrict uu, \
     const int d KERNEL_PARAMETERS
 #define ROWS_BEGIN made += (size_t)p * W, panel += (size_t)p * W * d, uu += (size_t)p * W;

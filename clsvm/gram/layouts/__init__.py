@@ -1,7 +1,7 @@
 """Choose the layout in which a device stores rows of X, and store rows on the device.
 
-:func:`choose` returns a :class:`Plan` by the estimated cost of each layout, and :func:`build` stores rows by a plan.
-Other functions adapt a plan to rows that are read only once, or of which each product takes a subset.
+:func:`choose` estimates the cost of a kernel value in each layout, and returns a :class:`Plan` with the chosen layout.
+:func:`build` stores rows as a plan says. Other functions change a plan's layout, such as for rows that are read once.
 
 LAYOUTS holds one record for each layout. A new layout needs a module in this folder, kernel templates, its record in
 LAYOUTS, and its name and help texts in clsvm/parameters.py. docs/design/additions.md lists further places, such as
@@ -29,7 +29,7 @@ LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, BITS, CS
 # gathered_plan replaces "dense" by "csr" if a value of K costs less than this share of its cost in the layout "dense"
 SOONER = 0.8
 _SAMPLE = 2048  # number of rows from which the density of columns is estimated
-# The mean of about this many rows is subtracted from dense rows. If these rows have outliers, the mean of all rows is.
+# Dense rows are centred by the mean of a sample of about this many rows, or of all rows if the sample has an outlier.
 _MEANT = 8192
 _FAR = 1e4  # a row is an outlier if its squared norm exceeds this multiple of the median squared norm
 
@@ -80,11 +80,11 @@ def choose(
 
 
 def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
-    """Return ``plan`` adapted to rows X (n, d) that are read only once, or of which each product takes a subset.
+    """Return ``plan`` with a layout for rows X (n, d) that are read only once.
 
-    "hybrid" replaces the layout "inverted", and "dense" replaces "clustered", because their setup would not pay off.
-    "dense" also replaces "bits", because X may have entries other than 0 and 1. If X is sparse and would take
-    more than ``limit`` bytes as dense float64 rows, "csr" replaces "clustered" and "bits" instead.
+    The layouts "inverted" and "clustered" would take longer to build than they save. "hybrid" replaces "inverted", and
+    "dense" replaces "clustered". "dense" also replaces "bits", because X may have entries other than 0 and 1. If X is
+    sparse and would take more than ``limit`` bytes as dense float64 rows, "csr" takes the place of "dense".
     """
     layout, large = LAYOUTS[plan.kind], sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > limit
     stays = layout.in_order and not layout.binary
@@ -92,10 +92,10 @@ def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
 
 
 def unrestricted_plan(plan: Plan) -> Plan:
-    """Return ``plan`` adapted to rows of any entries, such as rows to predict.
+    """Return ``plan`` with a layout that can store any entries, as rows to predict need.
 
-    The layout "bits" stores only the entries 0 and 1. The cheapest of "dense", "csr" and "clustered" replaces it. Plans
-    for other layouts are returned unchanged.
+    The layout "bits" stores only the entries 0 and 1. The layout of least estimated cost among "dense", "csr" and
+    "clustered" replaces it. Plans for other layouts are returned unchanged.
     """
     if not LAYOUTS[plan.kind].binary:
         return plan
@@ -104,14 +104,16 @@ def unrestricted_plan(plan: Plan) -> Plan:
 
 
 def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False) -> Plan:
-    """Return ``plan`` adapted to many products that each use only some rows of X (n, d).
+    """Return ``plan`` with a layout for rows X (n, d) of which each of many kernel products uses only some.
 
-    The layout is that of :func:`single_pass_plan`, with two exceptions. "csr" replaces "dense" if a value of K costs
-    much less with "csr". "csr" also replaces "inverted" if the user left the choice of the layout free and no column is
-    worth storing densely.
+    The layout is "csr" in two cases:
 
-    ``free`` says that the user left the choice free. ``limit`` is the largest size in bytes, as dense float64 rows,
-    of sparse rows for which "dense" replaces another layout.
+    - :func:`single_pass_plan` gives "dense", but "csr" costs less than SOONER times as much (plan.whole).
+    - ``plan`` has the layout "inverted", ``free`` is true, and no column of X is worth storing densely.
+
+    Otherwise the layout is that of :func:`single_pass_plan`. ``free`` says that the user left the choice of the layout
+    to the library. If X is sparse and would take more than ``limit`` bytes as dense float64 rows, "dense" replaces no
+    other layout.
     """
     other = single_pass_plan(plan, X, limit)
     sooner = plan.whole.get(CSR.name, np.inf) < SOONER * plan.whole.get(DENSE.name, 0.0)
@@ -121,7 +123,7 @@ def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False
 
 
 def cheaper_plan(plan: Plan, X: Data) -> Plan:
-    """Return ``plan`` or the plan of :func:`single_pass_plan`, whichever has the lower estimated cost of a value of K.
+    """Return ``plan`` or the plan of :func:`single_pass_plan`, whichever computes kernel values at less estimated cost.
 
     Checks in float64 use the returned plan, since the layout that the user chose for a fit may be slow.
     """
@@ -129,11 +131,11 @@ def cheaper_plan(plan: Plan, X: Data) -> Plan:
 
 
 def streamed_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
-    """Return ``plan`` adapted to rows X (n, d) that each pass over the data copies to the device again.
+    """Return ``plan`` with a layout for rows X (n, d) that each pass over the data copies to the device again.
 
     "csr" replaces the layouts "hybrid" and "inverted", because separating dense from sparse columns takes longer than
-    it saves. Other layouts change as in :func:`single_pass_plan`. ``limit`` is the largest
-    size in bytes, as dense float64 rows, of sparse rows for which "dense" replaces another layout.
+    it saves. :func:`single_pass_plan` replaces other layouts. If X is sparse and would take more than ``limit`` bytes
+    as dense float64 rows, "dense" replaces no other layout.
     """
     return _as(plan, CSR.name) if LAYOUTS[plan.kind].splits else single_pass_plan(plan, X, limit)
 
@@ -166,12 +168,13 @@ def row_bytes(plan: Plan, X: Data, itemsize: int) -> int:
 
 
 def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str, float], dict[str, float]]:
-    """Return two dictionaries by layout name: the cost of a value of K, and this cost with a share of the setup.
+    """Return two estimated costs of a kernel value for each layout, as two dictionaries by layout name.
 
-    The setup converts the rows to the layout. A fit of n rows computes about n values of K with each row. The second
-    dictionary therefore adds 1 / n of the cost of converting a row. ``offered`` holds the names of layouts. The
-    rest of the cost of the layout "clustered" takes long to estimate. With ``auto``, "clustered" is therefore left out
-    if its share of the setup alone exceeds the whole cost of another layout.
+    The first cost is that of computing the value. The second adds 1 / n of the cost of converting a row to the layout,
+    since a fit of n rows computes about n kernel values with each row. ``offered`` holds the names of the layouts.
+
+    The first cost takes long to estimate for the layout "clustered". With ``auto``, "clustered" is therefore left out
+    if 1 / n of its cost of converting a row exceeds the second cost of another layout.
     """
     costs: dict[str, float] = {}
     whole: dict[str, float] = {}

@@ -4,17 +4,17 @@
     hybrid: the densest columns are stored densely (zeros included), and the entries of other columns in CSR.
     inverted: as hybrid, and with an inverted index of the CSR entries.
 
-A product K(X, U) has the kernel values between rows X and right-hand rows U. In the three layouts the buffer of U, the
-panel, holds one block of rows U at a time, and only the features that occur in the block. Each product copies the
-blocks anew (cl_kernels/gram/scatter.cl).
+A product K(X, U) has the kernel values between rows X and right-hand rows U. Its buffer for U, the panel, holds one
+block of rows U at a time, with only the features that occur in the block. Each product copies one block after another
+to the panel (cl_kernels/gram/scatter.cl).
 
-Each layout sums over the densely stored columns first, and then over the other columns in their order. If the order of
-columns is the same, kernel values have the same bits in all three layouts.
+The three layouts sum over the densely stored columns first, and then over the others in the order of the caller's
+columns. If two layouts store the same columns densely, their kernel values have the same bits.
 
 An inverted index lists, for each column, the rows of X that have an entry in the column. For a right-hand row u, a
 product reads only the columns in which u has entries. The layouts csr and hybrid read all entries of X. An index saves
-most of the work if few rows share a column. X is divided into blocks of rows, each with an index of its own. A cache
-holds the sums of u with all rows of a block.
+most of the work if few rows share a column. X is divided into blocks of rows, each with an index of its own. Blocks are
+so small that the sums of u with all rows of a block stay in a core's cache.
 
 Only CPUs use an inverted index. Other devices store rows as hybrid instead.
 
@@ -48,9 +48,9 @@ from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
-ORDERED = 8192  # the layout csr renumbers more columns than this by falling number of entries, to use caches better
+ORDERED = 8192  # if X has more columns, the layout csr numbers them by falling number of entries, for the caches
 VALUE = 1.4  # cost of the kernel function and of storing its value, as a multiple of value_cost in the device's profile
-CONVERTED = 1000.0  # cost of converting a dense row to CSR, for each column, in multiply-adds of dense rows
+CONVERTED = 1000.0  # cost of converting a value of a dense row to CSR, in multiply-adds of dense rows
 # A block is a group of right-hand rows U of a product K(X, U). A block is copied as a whole into a buffer.
 LINE = 12000.0  # cost of copying a feature of a block of the rows U of K(X, U), in multiply-adds of dense rows
 CACHED = 4096  # a CPU's second-level cache holds this many features of a block of 64 rows U of K(X, U)
@@ -110,7 +110,7 @@ class CsrRows(Rows):
 
 
 class PanelRows(NamedTuple):
-    """Name the rows of X that are the right-hand rows U of a product K(X, U). Each product copies them.
+    """Say which rows of X are the right-hand rows U of K(X, U). Each product copies U from X to a panel, a buffer.
 
     Attributes
     ----------
@@ -142,10 +142,10 @@ class PanelBlock:
     Attributes
     ----------
     line_of
-        int32 buffer with a number for each feature j that is not stored densely. If line_of[j] > base, line
-        line_of[j] - base holds feature j. Otherwise no row of the block has feature j.
+        int32 buffer with a number for each feature j that is not stored densely. If line_of[j] > base, line number
+        line_of[j] - base of the block holds feature j. Otherwise no row of the block has feature j.
     base
-        a number that grows from block to block. Numbers that earlier blocks left in line_of are at most ``base``.
+        the largest number that earlier blocks can have left in line_of. So line_of needs no clearing between blocks.
     """
 
     line_of: Buffer
@@ -185,8 +185,8 @@ class CsrReader(Reader):
     def values_bytes(self, capacity: int) -> int:
         """Return the size in bytes of a panel, a buffer that holds one block of the rows U of K(X, U) at a time.
 
-        A block has a line of values for each densely stored column, and for each other feature that its rows can have.
-        One line of zeros stands for every feature that no row of the block has.
+        A block consists of lines, each with one value for every row of the block: a line of zeros, a line for each
+        densely stored column, and a line for each other feature that the rows of any block can have.
         """
         r, width = self.rows, self.layout.width(self.stream.profile, self.rows.dtype, shape_class(capacity))
         lines: int = 1 + r.dense.number + min(self._sparse, r.entries(width))
@@ -203,13 +203,13 @@ class CsrReader(Reader):
         panel.listed = PanelRows(self.rows.csr, self.rows.dense, self.norms, count, rows)
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
-        # for K(X, U) the kernel does not read its list of positions in X, so any buffer can be passed as the list
+        # over all rows X, the kernel does not read its argument ``rows``, so any buffer is passed, here self.norms
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        """Copy the rows U of a product K(R, U) block by block into the buffer ``right``, and yield a launch after each.
+        """Copy the rows U of K(R, U) into the buffer ``right``, one block at a time, and yield a launch for each block.
 
-        The launch computes K between the block and R, the rows of X at the positions in ``rows``. ``panel`` is unused.
+        The launch computes K(R, U) for the block. R are rows of X, at the positions in ``rows``. ``panel`` is unused.
         """
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
@@ -230,7 +230,7 @@ class CsrReader(Reader):
             block.base += lines
 
     def copy_dense(self, panel: Panel, first: int) -> None:
-        """Copy the densely stored columns of the panel.width rows U of K(X, U) from row ``first`` on to ``panel``."""
+        """Copy the densely stored columns of rows first .. first + panel.width - 1 of U to ``panel``, for K(X, U)."""
         _, dense, _, listed, which = panel.listed
         self._scatter[2](*self._range(panel), dense, listed, which, first, panel.values)
 
@@ -267,10 +267,10 @@ class Csr(Layout):
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
         """Estimate the cost of a value of K(X, U) from the CSR entries of X, in multiply-adds of dense rows.
 
-        ``survey`` describes X. ``whole`` is the mask of the columns that are stored densely, whose cost is left out.
-        The right-hand rows U are taken in blocks. Half the cost of an entry of X is for reading the entry, once for
-        each block. On a CPU only the densest columns of a block stay in the cache. Entries in other columns cost
-        1 + FAR times as much. The estimate includes the copying of U into blocks.
+        ``survey`` describes X. ``whole`` is the mask of the densely stored columns, which the estimate leaves out. The
+        right-hand rows U are taken in blocks. Half the cost of an entry of X is for reading the entry, once for each
+        block. A CPU's cache holds the densest columns of a block. An entry of X in another column costs 1 + FAR times
+        as much as in a cached column. The estimate includes the time to copy U into blocks.
         """
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
@@ -287,8 +287,8 @@ class Csr(Layout):
     def partition(self, profile: Profile, X: Data) -> Partition | None:
         """Return the order of the columns by falling density, or None if X has at most ORDERED columns.
 
-        Columns are numbered in this order, so that columns that are read often share cache lines. The entries of a row
-        keep the order that they have in X, so values of K keep their bits.
+        The device numbers the columns in this order, so that often read columns share cache lines. Each row keeps its
+        entries in the order of X, so the bits of kernel values do not change.
         """
         return partition.by_density(partition.counts(X)) if X.shape[1] > ORDERED else None
 
@@ -342,8 +342,8 @@ class Csr(Layout):
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
         """Return the number of rows in a block of the right-hand rows U of K(X, U).
 
-        If U has few rows, a block on a CPU has only V rows, the length of a SIMD vector. Larger blocks would be padded
-        with more rows of zeros, which cost as much as rows of U.
+        If U has few rows, a block on a CPU has only V rows, the length of a SIMD vector. A larger block would need more
+        rows of padding, and a row of padding takes as much time as a row of U.
         """
         V = record.lanes(profile, dtype)
         if profile.style == "workgroup":  # local memory holds values of K, so a block of doubles has fewer rows
@@ -407,7 +407,7 @@ def _whole(plan: Plan) -> int:
 
 
 def _teams(width: int) -> int:
-    """Return how many rows of X a work-group multiplies at a time by a block of ``width`` rows U, for K(X, U)."""
+    """Return the number of teams in a work-group. A team of ``width`` work-items multiplies one row of X at a time."""
     return max(1, TEAM_ITEMS // width)
 
 
@@ -417,7 +417,7 @@ def scatter(profile: Profile, dtype: str, d: int = 0) -> Variant:
 
 
 def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
-    """Return the program that computes sum_j e(0, x_j) for CSR rows x and K(x, y) = f(sum_j e(x_j, y_j))."""
+    """Return the program that sums e(0, x_j) over the features j of CSR rows x, for K(x, y) = f(sum_j e(x_j, y_j))."""
     text, label = sources.render("gram/zero_sums", kernel=spec), f"{spec.name or 'expression'} zero sums csr {dtype}"
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
@@ -425,7 +425,7 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
 # An inverted index has blocks of BLOCK rows of X, so that a core's cache holds a value of K for each row of a block.
 # If rows have few entries, an inverted index has blocks of up to MAX_BLOCK rows. A row's number in a block has 16 bits.
 BLOCK, MAX_BLOCK = 16384, 1 << 16
-ADDED = 2.0  # cost of storing and reading again a sum over dense columns, as a multiple of the profile's value_cost
+ADDED = 2.0  # cost of storing a sum over densely stored columns and of reading it, as a multiple of value_cost
 LIST = 60.0  # finding the entries of a block of rows in one column costs as much as this many multiply-adds of entries
 COLD = 1.75  # factor on LIST, the cost of finding a column's entries, if K(X, U) has few rows U
 MIN_INDEXED = 256  # an inverted index is made for at least this many rows
@@ -443,10 +443,10 @@ class InvertedIndex(NamedTuple):
     columns
         number of indexed columns.
     indptr
-        the first entry of each CSR row. The index of block b begins at entry start = indptr[b * size].
+        the number of each CSR row's first entry. Block b has the entries from number start = indptr[b * size] on.
     ends
-        where columns end in each block: column k of block b has the entries start + ends[b][k] ..
-        start + ends[b][k + 1] - 1.
+        ends[b][k] is the number of entries of block b in the columns before k. So column k of block b has the entries
+        start + ends[b][k] .. start + ends[b][k + 1] - 1.
     rows
         row of each entry, counted from the first row of its block.
     values
@@ -510,10 +510,10 @@ class Inverted(Hybrid):
         return cells + survey.overhead(0.0, (1 + (number > 0)) * blocks)
 
     def gain(self, profile: Profile) -> Gain:
-        """Return a :class:`Gain`, which computes how much time storing a column densely saves, compared with the index.
+        """Return a :class:`Gain`: how much time storing a column densely saves, compared with an inverted index.
 
-        With the index, a product takes time for each pair of entries in the same column. The number of pairs in a
-        column grows as the square of the column's density.
+        With an index, a product K(X, U) multiplies each pair of an entry of X and an entry of U in the same column. The
+        number of pairs in a column grows as the square of the column's density.
         """
         if not self.suits(profile):
             return super().gain(profile)
@@ -548,7 +548,7 @@ def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: flo
     """Estimate the cost of a value of K with an inverted index of n rows, in multiply-adds of dense rows.
 
     ``dense`` is the number of columns stored densely. ``count`` holds the number of entries of each other column.
-    ``found`` is the cost of finding the entries of a block of rows in one column, in multiply-adds of two entries.
+    ``found`` is the cost of finding one column's entries in a block of the index, as a multiple of profile.hit_cost.
     ``wait`` is the factor by which multiply-adds slow down if a CPU waits for memory (Survey.wait).
     """
     share = np.asarray(count, np.float64) / n

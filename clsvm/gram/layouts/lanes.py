@@ -44,7 +44,7 @@ WORTH = 1 << 20  # a work-item does at least this many multiply-adds, so that it
 UNEVEN = 8
 # The first-level cache holds CHUNK features of both the rows of X and the rows U that a work-item multiplies.
 CHUNK = 128
-# With more than CUT * CHUNK features, K(X, U) is summed CHUNK features at a time. CUT is for many or few rows U.
+# If rows have more than CUT[s] * CHUNK features, K(X, U) is summed CHUNK features at a time. s is the size class of U.
 CUT = {"many": 1, "few": 4}
 WAIT = 1.5  # for few rows U, a CPU waits for memory: a multiply-add of K(X, U) then costs WAIT times as much
 # Cost of the kernel function in the layouts "dense" and "clustered", as a multiple of the profile's value_cost.
@@ -94,7 +94,7 @@ class Columns(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Return whether all features are stored. If so, no kernel reads ``columns``, which is the buffer ``at``."""
+        """Return whether all lane groups store all features. If so, ``columns`` is ``at``, and no kernel reads it."""
         return self.columns is self.at
 
 
@@ -102,7 +102,12 @@ class Columns(NamedTuple):
 class LaneRows(Rows):
     """Hold rows on the device in lane groups, each of V rows with interleaved values.
 
-    ``parts`` are the buffers of the values, and ``at`` says where each lane group begins.
+    Attributes
+    ----------
+    parts
+        the buffers with the values, each for a range of lane groups.
+    at
+        where each lane group begins in its buffer, and which features it stores.
     """
 
     parts: tuple[Part, ...]
@@ -149,7 +154,9 @@ class DeviceRows:
 
 
 class Source(NamedTuple):
-    """Locate rows row0 .. row0 + rows - 1 in ``buffer``: row by row, with d features each, from index ``begin`` on."""
+    """Describe ``rows`` rows of ``d`` values, stored row by row in ``buffer`` from index ``begin`` on.
+
+    The first of these rows has the number ``row0``."""
 
     row0: int
     rows: int
@@ -161,8 +168,9 @@ class Source(NamedTuple):
 class Packer:
     """Subtract ``centre`` (d,) from rows, copy the differences into lane groups, and compute the rows' squared norms.
 
-    A lane group is V rows with interleaved values. A method with ``prepared=True`` returns a function that launches the
-    kernel, instead of launching it. The caller frees the buffer in the attribute ``centre``.
+    A lane group is V rows with interleaved values. Each method launches a kernel. With ``prepared=True`` it launches
+    nothing, and returns a function that launches the kernel. The attribute ``centre`` is a device buffer with a copy of
+    the vector, which the user of the object frees.
     """
 
     def __init__(self, stream: Stream, source: DTypeLike, dtype: str, centre: NDArray[np.float64]) -> None:
@@ -213,9 +221,11 @@ def split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray
 def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
     """Copy rows of X to the device, those of a range of lane groups at a time. A lane group will hold V of the rows.
 
-    ``order`` has the row number in X for each position in the lane groups, -1 for padding. Yield three things for each
-    range: the range of lane groups, the buffer with their rows, and a buffer with a row number for each position. The
-    first row in the buffer has the number Source.row0.
+    ``order`` has the row number in X for each position in the lane groups, -1 for padding. For each range, yield
+
+    - the range of lane groups;
+    - a :class:`Source`, which describes a buffer with the rows of the range and gives the number row0 of its first row;
+    - a buffer with the number of the row at each position in all lane groups, -1 for padding.
     """
     n, d = X.shape
     groups = len(order) // V
@@ -252,7 +262,8 @@ class LaneReader(Reader):
 
     def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
-        self._panels: tuple[int, Buffer] = (0, None)  # size of the largest buffer so far, and where each V rows begin
+        # _panels: the largest number of rows of a panel so far, and a buffer with the index at which each V rows begin
+        self._panels: tuple[int, Buffer] = (0, None)
         self._gathers: dict[str, OpenCLKernel] = {}  # kernels by the size class of U in K(X, U)
 
     def values_bytes(self, capacity: int) -> int:
@@ -328,8 +339,9 @@ class Lanes(Layout):
         """Subtract ``plan.centre`` from the rows X, and store them on the device in lane groups.
 
         A lane group is V rows with interleaved values. ``places`` holds the arrays Rows.order and Rows.position.
-        groups[0] is the number of features of each lane group. If lane groups leave out features, groups[2] lists the
-        features of all lane groups, one lane group after another. groups[1] says where each one begins in the list.
+        groups[0] has the number of features of each lane group. If lane groups leave out features, groups[2] lists the
+        features of all lane groups, one lane group after another, and groups[1] says where each lane group begins in
+        this list.
         """
         d, (order, position), (lengths, *listed) = X.shape[1], places, groups
         V, real = record.lanes(stream.profile, dtype), np.dtype(dtype)
@@ -355,8 +367,8 @@ class Lanes(Layout):
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
         """Return the number of rows in a block of the right-hand rows U of K(X, U).
 
-        A block has V rows, as many as a lane group of X. If U has only two rows, a block has two. Without padding, the
-        buffer of U leaves more of the first-level cache to X.
+        A block has V rows, as many as a lane group of X. If U has at most two rows, a block has two, since padding to V
+        rows would take up space in the first-level cache.
         """
         return 2 if shape == "two" else record.lanes(profile, dtype)
 
@@ -372,17 +384,22 @@ class Lanes(Layout):
         return text, self._options(profile, self.single(profile, dtype, "many"), "many", d, of_panel=False)
 
     def _options(self, profile: Profile, tile: Tile, shape: str, d: int, of_panel: bool) -> list[str]:
-        """Return the -D options of an OpenCL kernel that multiplies rows X of d features by rows U.
+        """Return the -D options of an OpenCL kernel that computes K(X, U), for rows X of d features.
 
-        The options give the sizes in ``tile``. DENSE says that rows store all features. CHUNK says that rows of many
-        features are multiplied CHUNK features at a time. ``shape`` and ``of_panel`` are as in :meth:`tile`.
+        The options define the macros in ``tile``, which are sizes of blocks of K(X, U). They also define DENSE if all
+        rows store all features, and CHUNK if a CPU multiplies rows of many features CHUNK features at a time.
+        ``shape`` is the size class of U: "two", "few" or "many" rows. If ``of_panel`` is true, the product is K(U, U).
         """
         dense, most = of_panel or not self.sparse, CUT.get(shape, np.inf) * CHUNK
         chunk = [f"-DCHUNK={CHUNK}"] * (dense and profile.style == "simd" and d > most)
         return [*["-DDENSE"] * dense, *(f"-D{name}={n}" for name, n in tile.items()), *chunk]
 
     def single(self, profile: Profile, dtype: str, shape: str) -> Tile:
-        """Return the sizes, by macro name, of a block of K(X, U) that a CPU sums in registers, with V of the rows X."""
+        """Return the sizes, by macro name, of a block of K(X, U) whose sums a CPU's work-item keeps in registers.
+
+        The block has V rows of X, which is one lane group (GROUPS), and COLUMNS rows of U. AHEAD = 0 means that the
+        kernel does not prefetch.
+        """
         registers = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]
         columns = math.gcd(self.width(profile, dtype, shape), 1 << registers.bit_length() - 1)
         return {"COLUMNS": columns, "GROUPS": 1, "AHEAD": 0}
@@ -396,7 +413,7 @@ class Lanes(Layout):
         chosen = {**profile.tiles[shape]}
         if profile.style == "simd":
             return {**chosen, "COLUMNS": min(chosen["COLUMNS"], self.width(profile, dtype, shape))}
-        # lane groups (V rows each) may store different columns; if so, a work-item takes only one at a time
+        # if lane groups (V rows each) store different columns, a work-group takes only one lane group at a time
         columns_differ = self.sparse and not of_panel
         if dtype == "float64":  # a double takes two registers, so fewer sums fit
             few = {"RX": 1, "GROUPS": max(1, chosen["GROUPS"] // 2)}
@@ -404,11 +421,11 @@ class Lanes(Layout):
         return chosen | {name: 1 for name in ("GROUPS", "RX") if columns_differ and name in chosen}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
-        """Return the number of work-items of a launch in SIMD style (on CPUs) over ``groups`` lane groups.
+        """Return the number of work-items of a launch on a CPU, which computes K(X, U) for ``groups`` lane groups of X.
 
-        A lane group is V rows with interleaved values, and costs ``cells`` multiply-adds. ``numbers`` are the kernel's
-        -D options by name. A product is K(X, U), or K(U, U) if ``of_panel`` is true. U are rows of X that were copied
-        into a buffer. The lane groups hold the left-hand rows of the product, X or U.
+        A lane group is V rows with interleaved values. Multiplying it by all rows U takes ``cells`` multiply-adds.
+        ``numbers`` holds the kernel's -D options by name. If ``of_panel`` is true, the launch computes K(U, U), and the
+        lane groups are those of U.
 
         A work-item computes several register tiles, which are blocks of K whose sums are in registers. The start of a
         work-item then costs little by comparison. Rows U that exceed the caches are read once for all tiles of a
@@ -450,10 +467,11 @@ class Arrangement(NamedTuple):
     Attributes
     ----------
     places
-        two arrays: the number of the row at each position (n_pad,), -1 for padding; the position of each row (n,).
+        places[0] (n_pad,) has the number of the row at each position, -1 for padding. places[1] (n,) has the position
+        of each row.
     groups
-        three arrays: the number of features of each lane group; where the lane group's features begin in the third
-        array; the features of all lane groups, one lane group after another.
+        groups[0] has the number of features of each lane group. groups[2] lists the features of all lane groups, one
+        lane group after another. groups[1] says where each lane group begins in this list.
     """
 
     places: Places
@@ -496,7 +514,7 @@ class Clustered(Lanes):
         return self._packed(stream, X, plan, dtype, *self.arranged(stream, X, plan, dtype))
 
     def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement:
-        """Put rows of X (n, d) with similar nonzero features into clusters, and return the positions of all rows."""
+        """Choose positions for the rows of X (n, d) at which rows with similar nonzero features are neighbours."""
         n, V = X.shape[0], record.lanes(stream.profile, dtype)
         size = V * stream.profile.cluster
         n_pad = record.padded(n, size)

@@ -35,7 +35,7 @@ from clsvm.opencl.stream import Buffer, Stream
 WHOLE = 8  # kernels that choose a working set read 8 rows at once, so rows are padded to a multiple of 8
 WORKING = 512  # assumed number of right-hand rows U of a product K(X, U) if the caller gives none
 WAIT = 4 / 3  # for few rows U, a CPU waits for memory: a multiply-add of K(X, U) then costs WAIT times as much
-LAUNCHES = 20  # approximate number of kernel launches in an outer iteration of the solver, which share its cost
+LAUNCHES = 20  # number of kernel launches whose cost is profile.outer_cost, the overhead of an outer iteration
 
 Text = tuple[str, list[str]]  # OpenCL text of a program, and its -D options
 Places = tuple[NDArray[np.int32], NDArray[np.int32]]  # the arrays Rows.order and Rows.position
@@ -55,12 +55,12 @@ class Plan:
     reason
         the estimated costs by which the layout was chosen, in words.
     partition
-        the order of the columns and the number of columns that are stored densely; None for layouts without it.
+        the order of the columns and the number of columns that are stored densely; None for the caller's order.
     costs
-        the estimated cost of a value of K by layout name; empty for a plan from a model file.
+        the estimated cost of a kernel value by layout name; empty for a plan from a model file.
     whole
-        ``costs`` plus 1 / n of the cost of converting a row to the layout. A fit of n rows computes about n values of K
-        with each row. "auto" chooses the layout with the lowest number in ``whole``.
+        ``costs`` plus 1 / n of the cost of converting a row to the layout, since a fit of n rows computes about n
+        kernel values with each row. The automatic choice is the layout with the lowest number in ``whole``.
     """
 
     kind: str
@@ -82,7 +82,8 @@ class Survey:
     X
         the rows.
     density
-        for each feature with a nonzero entry, the share of rows in which it is not 0.
+        for one feature after another, the share of rows in which the feature is not 0. The shares are estimated from a
+        sample of rows. Features that are 0 in the whole sample are left out.
     working
         expected number of right-hand rows U in a product K(X, U).
     binary
@@ -120,20 +121,20 @@ class Survey:
         return partition.sampled_fill(self.X, self.profile.lanes * self.profile.cluster)
 
     def overhead(self, values: float, launches: int) -> float:
-        """Return the cost of a value of K(X, U), for right-hand rows U, without the cost of its multiply-adds.
+        """Return the cost of a value of K(X, U) that comes on top of its multiply-adds.
 
-        The kernel function and the store cost values * profile.value_cost. The factor ``values`` differs between
-        layouts. K(X, U) takes ``launches`` kernel launches, and each value bears an equal share of their cost.
+        This cost is a sum of two: values * profile.value_cost for the kernel function and the store, with a factor
+        ``values`` of the layout, and an equal share of the cost of the ``launches`` kernel launches of K(X, U).
         """
         shared = launches * self.profile.outer_cost / LAUNCHES / (self.n * self.working)
         return values * self.profile.value_cost + shared
 
     def at_once(self, cells: float, values: float, launches: int) -> float:
-        """Return the cost of a value of K if multiply-adds run at the same time as kernel functions of other values.
+        """Return the cost of a value of K(X, U) if multiply-adds overlap with evaluations of the kernel function.
 
-        The value takes ``cells`` multiply-adds, and its kernel function costs values * profile.value_cost. Both
-        together cost little more than the larger of the two. The cost of ``launches`` kernel launches is shared by all
-        values of a product, as in :meth:`overhead`.
+        The value takes ``cells`` multiply-adds, and its kernel function costs b = values * profile.value_cost. With
+        the overlap, the cost is sqrt(cells^2 + b^2), little more than the larger of the two. Each value also bears an
+        equal share of the cost of the ``launches`` kernel launches of K(X, U).
         """
         return math.hypot(cells, values * self.profile.value_cost) + self.overhead(0.0, launches)
 
@@ -219,13 +220,13 @@ class Panel:
     shape
         size class of ``capacity``: "two", "few" or "many" rows. Each class has its own programs.
     rows
-        buffer of the right-hand rows' positions in X, if products read values of a stored kernel matrix; else None.
+        buffer of the right-hand rows' positions in X, by which products read a stored kernel matrix; else None.
     fetched
-        if X is not on the device: the rows that the host copied there for this panel (blocks.Fetched).
+        if X is in host memory: the rows of X that were copied to the device for this panel (blocks.Fetched); else None.
     filled
-        whether the panel was filled before, so that its buffers hold valid numbers.
+        whether rows were copied to the panel before, so that its buffers hold no uninitialised numbers.
     squared
-        buffer of the right-hand rows' squared norms, computed by matrix units (tensor cores), or None.
+        as ``uu``, for products by matrix units (tensor cores), which compute the squared norms too; else None.
     others
         further buffers that are freed with the panel.
     block
@@ -275,14 +276,14 @@ class Launch(NamedTuple):
     arguments
         the kernel's arguments for X and for the panel, the buffer of the right-hand rows U.
     blocks
-        number of blocks of right-hand rows that work-groups can divide among themselves.
+        number of blocks of right-hand rows U. Each work-group can take some of the blocks.
     kernel
         name of the kernel in the program.
     items
-        number of work-items of a launch in SIMD style (on CPUs), or 0 to take the result of Layout.size.
+        number of work-items of the launch on a CPU. 0 means the number that Layout.size returns.
     sums
-        whether the launch computes no values of K, but adds the weighted values of an earlier launch to sums. A product
-        that only stores values of K skips the launch.
+        true for a launch that computes no kernel values. It multiplies the values that an earlier launch stored by
+        weights, and adds them to sums. A product that only stores kernel values skips the launch.
     """
 
     first: int
@@ -339,7 +340,8 @@ class Reader(ABC):
         """Return a view of ``capacity`` rows of a panel, the buffers of the rows U of K(X, U), from row ``first`` on.
 
         ``first`` and ``capacity`` are multiples of the attribute ``width``. The buffer ``count`` holds the number of
-        valid rows in the view. This base method selects the rows' squared norms. Subclasses also select the rows.
+        rows in the view that are in use; the others are padding. This base method selects only the squared norms of
+        the view's rows. Subclasses also select the rows.
         """
         uu = self.stream.part(panel.uu, first * self.real.itemsize, capacity * self.real.itemsize)
         return replace(panel, capacity=capacity, uu=uu)
@@ -348,8 +350,9 @@ class Reader(ABC):
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         """Copy the rows of X at the positions rows[0 .. count - 1] into a panel, the buffer of the rows U of K(X, U).
 
-        For position -1 no row is copied. If ``fresh`` is true, rows that are in the panel already may be overwritten.
-        Raises ValueError if the panel was made for CSR rows with fewer entries.
+        A position of -1 copies no row. If ``fresh`` is true, all earlier contents of the panel may be lost. If it is
+        false, earlier rows of the panel stay where no row is copied. Raises ValueError if the panel was made for CSR
+        rows with fewer entries.
         """
 
     @abstractmethod
@@ -362,11 +365,22 @@ class Reader(ABC):
 
     @abstractmethod
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        """Yield the launches of a product K(R, U) between the rows R of ``panel`` and the rows U of ``right``.
+        """Yield the launches of a product K(R, U) between rows R of one panel and rows U of another.
 
-        Panels are buffers of some rows of X. R are the lane groups ``groups`` of ``panel``. A lane group is V rows
-        whose values stand interleaved. The buffer ``rows`` holds the position in X of each row of ``panel``. U are the
-        first rows of ``right``, and the buffer ``count`` holds their number.
+        A panel is a buffer with copies of some rows of X.
+
+        Parameters
+        ----------
+        groups
+            the lane groups of ``panel`` that are the rows R. A lane group is V rows whose values stand interleaved.
+        panel
+            the panel with R.
+        rows
+            buffer with the position in X of each row of ``panel``.
+        right
+            the panel whose first rows are U.
+        count
+            buffer with the number of rows U.
         """
 
 
@@ -382,10 +396,10 @@ class Layout(ABC):
     most
         the largest number of columns that rows may have.
     sparse
-        whether zeros are left out, so that subtracting a vector from the rows would add entries.
+        whether zeros are left out. Subtracting a vector from the rows would then turn zeros into entries.
     in_order
-        whether rows keep the caller's order. The layout "clustered" does not: it puts similar rows together, and
-        :meth:`row_bytes` may exceed the true size of a row.
+        whether rows keep the caller's order. It is false only for the layout "clustered", which puts similar rows
+        together, and for which :meth:`row_bytes` may exceed the true size of a row.
     shared
         whether the panel, the buffer of the right-hand rows U of K(X, U), holds all of U at once. Otherwise U is copied
         in blocks, and each block has a launch of its own.
@@ -396,9 +410,9 @@ class Layout(ABC):
     binary
         whether the entries of rows must be 0 or 1.
     plain
-        the name of a simpler layout, or "". The simpler layout takes less memory and less time to build, and replaces
-        this one for rows that are read only once. If the name is not "", products with this layout store values of K
-        first, and then add the values to weighted sums.
+        the name of a simpler layout, which takes less memory and less time to build, or "" for none. The simpler layout
+        replaces this one for rows that are read only once. If the name is not "", kernels of this layout store kernel
+        values before they add them to weighted sums.
 
     clsvm/tools/emit.py prints these attributes in the headers of C programs:
 
@@ -470,26 +484,28 @@ class Layout(ABC):
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         """Return the OpenCL text and -D options of the kernel gram, which computes K(X, U).
 
-        X are rows of d features in this layout. If ``of_panel``, X are themselves right-hand rows in a panel, a buffer.
+        X are rows of d features in this layout. If ``of_panel`` is true, the product is K(U, U) instead.
 
         The kernel's parameters are, in order:
 
-        - the index of the first lane group (V rows of X);
+        - the index of the first lane group, which is V rows of X;
         - the number of lane groups;
-        - the row of X to which the first number in each row of the output belongs;
-        - Launch.arguments;
-        - the macros STORE_PARAMETERS, UPDATE_PARAMETERS and KERNEL_PARAMETERS of templates/gram/epilogue.mako.
+        - the row of X that belongs to column 0 of the output;
+        - the numbers and buffers in Launch.arguments;
+        - the macros STORE_PARAMETERS, UPDATE_PARAMETERS (templates/gram/epilogue.mako) and KERNEL_PARAMETERS
+          (kernel_function.mako).
 
-        The macros V and INDEX (:func:`options`) and UB (:meth:`width`) set sizes in the text. Other macros, such as
-        STORE and UPDATE (programs.PRODUCTS), say where the values of K go. The templates finish_*.mako implement the
-        macros. Only SECTIONS needs a line in the kernel itself, whose body begins with the macro SECTION.
+        Three macros configure the text: V; UB, the number of rows in a block of U (:meth:`width`); and INDEX, the type
+        of a column number (:func:`options`). Further macros, such as STORE and UPDATE (programs.PRODUCTS), say where
+        the values of K go. The templates finish_*.mako read these macros. A kernel that supports SECTIONS must also
+        begin its body with the macro SECTION.
         """
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
         """Return the OpenCL text and -D options of the kernel forward_back, or None if the layout has no such kernel.
 
-        The kernel computes K' H K v in one pass over the rows of K. K' is the transpose of K, and v has a column of
-        coefficients for each output. H multiplies each row of K v by weights or by a matrix that belong to the row.
+        The kernel computes K' H K v and reads the rows X once, where K = K(X, U) and K' is its transpose. v has one
+        column of coefficients for each output. H multiplies row i of K v by weights or by a matrix for row i.
         """
         return None
 
@@ -498,21 +514,21 @@ class Layout(ABC):
         """Return the number of work-items in a work-group. ``numbers`` are the kernel's -D options by name."""
 
     def grid(self, numbers: Mapping[str, int], groups: int, blocks: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the global and local size of a launch that computes K(X, U) in work-group style (on GPUs).
+        """Return the global and local size of a launch that computes K(X, U) on a GPU.
 
-        X has ``groups`` lane groups, each of V rows whose values stand interleaved. The right-hand rows U have
-        ``blocks`` blocks. ``numbers`` are the kernel's -D options by name.
+        X consists of ``groups`` lane groups, each of V rows whose values stand interleaved. The right-hand rows U are
+        stored in blocks, whose number is ``blocks``. ``numbers`` holds the kernel's -D options by name.
         """
         items = self.items(numbers)
         shared = -(-blocks // numbers.get("BLOCKS", 1))
         return (-(-groups // numbers.get("GROUPS", 1)) * items, shared), (items, 1)
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
-        """Return the number of work-items of a launch in SIMD style (on CPUs) over ``groups`` lane groups.
+        """Return the number of work-items of a launch on a CPU, which computes K(X, U) for ``groups`` lane groups of X.
 
-        A lane group is V rows whose values stand interleaved, and costs ``cells`` multiply-adds. ``numbers`` are the
-        kernel's -D options by name. A product is K(X, U), or K(U, U) if ``of_panel`` is true. U are rows of X that were
-        copied into a buffer. The lane groups hold the left-hand rows of the product, X or U.
+        A lane group is V rows whose values stand interleaved. Multiplying it by all rows U takes ``cells``
+        multiply-adds. ``numbers`` holds the kernel's -D options by name. If ``of_panel`` is true, the launch computes
+        K(U, U), and the lane groups are those of U.
         """
         return -(-groups // numbers.get("GROUPS", 1))
 
