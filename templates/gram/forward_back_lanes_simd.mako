@@ -7,17 +7,18 @@ ${lanes.settings()}
 //   r[p][i]    = w[p][i] * t[p][i],   if ``shares`` is null
 //   r[p][i]    = w[0][i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]) with probabilities P[p] = shares[p][i],   otherwise
 //   part[p][u] = sum_i K[u][i] * r[p][i],   over the rows i that a work-item takes
-// The third line multiplies the vector t of row i by the matrix w[0][i] * (diag(P) - P P^T).
+// The second formula for r multiplies the vector of all t[p][i] by the matrix w[0][i] * (diag(P) - P P^T). The final
+// result is the sum of part over all work-items.
 //   in: values, at, columns_at, columns, xx, d   the rows X in lane groups of V rows (tiles_lanes_simd.mako)
 //   in: panel, uu, count                         the rows U, and their number count[0]
 //   in: weights                                  v
-//   in: w, per_output, shares                    w, which has one row for all outputs if per_output is 0; and P
+//   in: w, per_output, shares                    w (one row for all outputs if per_output is 0), and shares or null
 //   in: absent                                   absent[i] is 1 if row i is padding, where K may be infinite
 //   out: parts                                   part of each work-item
 //   scratch: tiles, sums_t, sums_r               memory for K, t and r
-// Work-items: each takes BLOCK lane groups, SUB lane groups at a time. It computes the kernel values of SUB lane groups
-// and stores them in its core's caches, SUB * V contiguous values for each u. Then it adds K[u][i] * r[p][i] to part,
-// for four outputs p at a time.
+// Work-items: each takes BLOCK lane groups, SUB lane groups at a time. It stores the kernel values of SUB lane groups
+// in ``tiles``, where they stay in its core's caches: SUB * V contiguous values for each u. Then it computes r, and adds
+// K[u][i] * r[p][i] to part, for four outputs p at a time.
 // Precision: K has the type ``real``. t is summed in this type over RUN rows u, and part over the rows of SUB lane
 // groups. These sums are then added in a wider type, which is double or pairs of floats.
 #define to_realv CAT(CAT(convert_, REAL), V)

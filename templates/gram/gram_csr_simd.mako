@@ -14,7 +14,7 @@
 //   in: block, line_of, mark     the rows y_u of the block, as scatter.cl has written them (see below)
 //   in: count                    count[0] is the number of rows of U
 //   in: dense, dense_columns     only with DENSE_COLUMNS: the densely stored columns of X, and their number
-//   out: K, by the macros STORE and UPDATE (epilogue.mako)
+//   out: K, which is stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
 // The buffer ``block`` consists of lines of UB values. Each feature j that occurs in a row of the block has a line with
 // the values y_u[j] of the UB rows. All other features share line 0, which is zero:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)

@@ -32,7 +32,7 @@
 //   in: values, at, columns_at, columns, d    the rows X, of d features
 //   in: panel, count                          the rows U, and their number count[0]
 //   in: xx, uu                                squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
-//   out: K, by the macros STORE and UPDATE (epilogue.mako)
+//   out: K, which is stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
 // This kernel is for few rows y_u, when reading X is most of the work. COLUMNS rows y_u are taken at a time. A value of
 // X is read into a register once, and multiplied by the values of all COLUMNS rows.
 // A work-group takes GROUPS lane groups. It has (V / RX) * GROUPS items, each of which reads RX neighbouring rows of X.

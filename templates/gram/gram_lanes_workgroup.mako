@@ -37,7 +37,7 @@ typedef CAT(REAL, 4) four;
 //   in: values, at, columns_at, columns, d    the rows X, of d features
 //   in: panel, count                          the rows U, and their number count[0]
 //   in: xx, uu                                squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
-//   out: K, by the macros STORE and UPDATE (epilogue.mako)
+//   out: K, which is stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
 // A work-group takes GROUPS lane groups, which are GROUPS * V rows x_i. It takes BLOCKS * UB rows y_u at a time, and
 // computes the kernel values between these rows. It has (V / 4) * (UB / 4) items. For each lane group and each block of
 // U, an item computes the kernel values of four consecutive rows x_i and four consecutive rows y_u.

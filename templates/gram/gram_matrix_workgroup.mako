@@ -46,7 +46,7 @@ typedef float4 four;
 //   in: values, at, d    the rows X, of d features
 //   in: panel, count     the rows U, and their number count[0]
 //   in: xx, uu           squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
-//   out: K, by the macros STORE and UPDATE (epilogue.mako)
+//   out: K, which is stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
 // A work-group takes GROUPS lane groups, which are GROUPS * V rows x_i. It takes BLOCKS * UB rows y_u at a time, and
 // computes the kernel values between these rows. Each warp computes those of WARP_ROWS rows x_i and WARP_VECTORS rows
 // y_u.

@@ -7,8 +7,8 @@
 //   in: uu            squared norms: uu[k] = |u_k|^2
 //   in and out: made  made[i] is 1 if row i of Q has been computed
 //   out: Q            by the macro ROW(i); ROWS_DIAGONAL computes only the diagonal of Q
-// A solve reads row i of Q if it changes coefficient i, or if the coefficient is not 0 at the start. If most coefficients
-// stay 0, most rows of Q are never computed.
+// A solve reads row i of Q if it changes coefficient i, or if the coefficient is not 0 at the start. If most of the
+// coefficients stay 0, most rows of Q are never computed.
 // One work-item on a CPU solves the problem of the working set, and also computes the rows of Q. It multiplies V
 // contiguous values by one broadcast value at a time, while ``panel`` stays in the core's cache. The operations and
 // their order are those of the gram kernels, so the kernel values have the same bits.

@@ -84,7 +84,8 @@ def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
 
     The layouts "inverted" and "clustered" would take longer to build than they save. "hybrid" replaces "inverted", and
     "dense" replaces "clustered". "dense" also replaces "bits", because X may have entries other than 0 and 1. If X is
-    sparse and would take more than ``limit`` bytes as dense float64 rows, "csr" takes the place of "dense".
+    sparse and would take more than ``limit`` bytes as dense float64 rows, "csr" replaces "clustered" and "bits"
+    instead.
     """
     layout, large = LAYOUTS[plan.kind], sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > limit
     stays = layout.in_order and not layout.binary

@@ -156,7 +156,8 @@ class DeviceRows:
 class Source(NamedTuple):
     """Describe ``rows`` rows of ``d`` values, stored row by row in ``buffer`` from index ``begin`` on.
 
-    The first of these rows has the number ``row0``."""
+    The first of these rows has the number ``row0``.
+    """
 
     row0: int
     rows: int

@@ -35,7 +35,7 @@ from clsvm.opencl.stream import Buffer, Stream
 WHOLE = 8  # kernels that choose a working set read 8 rows at once, so rows are padded to a multiple of 8
 WORKING = 512  # assumed number of right-hand rows U of a product K(X, U) if the caller gives none
 WAIT = 4 / 3  # for few rows U, a CPU waits for memory: a multiply-add of K(X, U) then costs WAIT times as much
-LAUNCHES = 20  # number of kernel launches whose cost is profile.outer_cost, the overhead of an outer iteration
+LAUNCHES = 20  # profile.outer_cost, the overhead of an outer iteration, counts as the cost of this many kernel launches
 
 Text = tuple[str, list[str]]  # OpenCL text of a program, and its -D options
 Places = tuple[NDArray[np.int32], NDArray[np.int32]]  # the arrays Rows.order and Rows.position
@@ -220,9 +220,9 @@ class Panel:
     shape
         size class of ``capacity``: "two", "few" or "many" rows. Each class has its own programs.
     rows
-        buffer of the right-hand rows' positions in X, by which products read a stored kernel matrix; else None.
+        buffer of the right-hand rows' positions in X, for products that read a stored kernel matrix; else None.
     fetched
-        if X is in host memory: the rows of X that were copied to the device for this panel (blocks.Fetched); else None.
+        if X is in host memory: which rows of X were copied to the device for this panel (blocks.Fetched); else None.
     filled
         whether rows were copied to the panel before, so that its buffers hold no uninitialised numbers.
     squared
@@ -303,8 +303,8 @@ class Reader(ABC):
     Attributes
     ----------
     norms
-        buffer of the squared norms of the rows x of X, or of the sums sum_j e(0, x_j) for CSR rows and a kernel
-        function K(x, y) = f(sum_j e(x_j, y_j)).
+        buffer with a number for each row x of X, the squared norm |x|^2. The number is sum_j e(0, x_j) instead if x is
+        a CSR row and the kernel function has the form K(x, y) = f(sum_j e(x_j, y_j)).
     width
         number of rows in a block of a panel. The sizes of working sets are multiples of it.
     """
