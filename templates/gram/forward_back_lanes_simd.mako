@@ -17,7 +17,7 @@ ${lanes.settings()}
 //   out: parts                                   part of each work-item
 //   scratch: tiles, sums_t, sums_r               memory for K, t and r
 // Work-items: each takes BLOCK lane groups, SUB lane groups at a time. It stores the kernel values of SUB lane groups
-// in ``tiles``, where they stay in its core's caches: SUB * V contiguous values for each u. Then it computes r, and adds
+// in ``tiles``, SUB * V contiguous values for each u, which stay in its core's caches. Then it computes r, and adds
 // K[u][i] * r[p][i] to part, for four outputs p at a time.
 // Precision: K has the type ``real``. t is summed in this type over RUN rows u, and part over the rows of SUB lane
 // groups. These sums are then added in a wider type, which is double or pairs of floats.
