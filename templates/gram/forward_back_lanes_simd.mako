@@ -9,13 +9,14 @@ ${lanes.settings()}
 //   part[p][u] = sum_i K[u][i] * r[p][i],   over the rows i that a work-item takes
 // The second formula for r multiplies the vector of all t[p][i] by the matrix w[0][i] * (diag(P) - P P^T). The final
 // result is the sum of part over all work-items.
-//   in: values, at, columns_at, columns, xx, d   the rows X in lane groups of V rows (tiles_lanes_simd.mako)
-//   in: panel, uu, count                         the rows U, and their number count[0]
-//   in: weights                                  v
-//   in: w, per_output, shares                    w (one row for all outputs if per_output is 0), and shares or null
-//   in: absent                                   absent[i] is 1 if row i is padding, where K may be infinite
-//   out: parts                                   part of each work-item
-//   scratch: tiles, sums_t, sums_r               memory for K, t and r
+//   in: values, at, columns_at, columns, d   the rows X of d features, in lane groups of V rows (tiles_lanes_simd.mako)
+//   in: panel, count                         the rows U, and their number count[0]
+//   in: xx, uu                               squared norms of the rows of X and of U
+//   in: weights                              v
+//   in: w, per_output, shares                w (one row for all outputs if per_output is 0), and shares or null
+//   in: absent                               absent[i] is 1 if row i is padding, where K may be infinite
+//   out: parts                               part of each work-item
+//   scratch: tiles, sums_t, sums_r           memory for K, t and r
 // Work-items: each takes BLOCK lane groups, SUB lane groups at a time. It stores the kernel values of SUB lane groups
 // in ``tiles``, SUB * V contiguous values for each u, which stay in its core's caches. Then it computes r, and adds
 // K[u][i] * r[p][i] to part, for four outputs p at a time.

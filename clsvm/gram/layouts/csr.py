@@ -145,7 +145,7 @@ class PanelBlock:
         int32 buffer with a number for each feature j that is not stored densely. If line_of[j] > base, line number
         line_of[j] - base of the block holds feature j. Otherwise no row of the block has feature j.
     base
-        the largest number that earlier blocks can have left in line_of. So line_of needs no clearing between blocks.
+        an upper bound of the numbers that earlier blocks left in line_of. It saves clearing line_of for each block.
     """
 
     line_of: Buffer

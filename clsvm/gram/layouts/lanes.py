@@ -387,7 +387,7 @@ class Lanes(Layout):
     def _options(self, profile: Profile, tile: Tile, shape: str, d: int, of_panel: bool) -> list[str]:
         """Return the -D options of an OpenCL kernel that computes K(X, U), for rows X of d features.
 
-        The options define the macros in ``tile``, which are sizes of blocks of K(X, U). They also define DENSE if all
+        The options define the macros in ``tile``, such as sizes of blocks of K(X, U). They also define DENSE if all
         rows store all features, and CHUNK if a CPU multiplies rows of many features CHUNK features at a time.
         ``shape`` is the size class of U: "two", "few" or "many" rows. If ``of_panel`` is true, the product is K(U, U).
         """
