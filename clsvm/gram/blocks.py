@@ -1,20 +1,20 @@
 """Compute products with the kernel matrix K for rows X that exceed the device's memory.
 
 X stays in the host's memory or in a memory-mapped file. :func:`products_of` returns a :class:`Gram` if the device can
-hold all rows. Otherwise it returns a :class:`BlockGram`, which splits X into blocks of rows. Every product copies all
-blocks to the device, one after another, and converts them to the layout of the plan. Both operators compute values of
-K with the same bits.
+hold all rows. Otherwise it returns a :class:`BlockGram`, which splits X into blocks of rows. Both operators compute
+values of K with the same bits.
 
-Every second product takes the blocks from last to first, because the system's page cache still holds the blocks that
-were read last. A block is copied and converted in one of three ways:
+A product with a BlockGram is one pass over X: it takes one block after another. Every second pass takes the blocks from
+last to first, because the system's page cache still holds the blocks that were read last. Blocks get to the device in
+one of three ways:
 
-    ahead: a thread prepares the next block on its own queue while the caller computes with the current block.
-    in turn: each block is prepared, used and freed before the next one.
+    ahead: a thread copies the next block on its own queue while the caller computes with the current block.
+    in turn: each block is copied, used and freed before the next one.
     window: on a device that shares the host's memory, a kernel reads X in the host's memory and writes one block after
-        another into a single buffer (:class:`Window`).
+        another into the same buffer (:class:`Window`).
 
 The right-hand rows U of a product K(X, U) are rows of X that a solver selects. U is copied from X into a device buffer,
-the panel.
+which is called a panel.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ Block = tuple[slice, Rows]  # a slice of X and its rows on the device
 ROWS_SHARE, PLAIN_SHARE, SHARE, WORKING_SHARE = (
     0.8,  # ROWS_SHARE: all rows stay on the device if rows and solver state take at most this share of free memory
     0.4,  # PLAIN_SHARE: an inverted index is built if rows and index take at most this share of the free memory
-    0.5,  # SHARE: share of the free memory for blocks; half as much if a solver also caches rows of K
+    0.5,  # SHARE: share of the free memory that a pass over X may take; half of this share if many passes follow
     0.7,  # WORKING_SHARE: share of the free memory for a working set if X passes through the device in blocks
 )
 # bytes of solver state for each row of X: gradient, coefficient, bounds, and its indices in working set and row cache
@@ -55,17 +55,17 @@ BLOCK = 256 << 20  # largest size in bytes of a block of rows of X, unless a sol
 # UNIFIED: largest size in bytes of a block if many passes over X follow, on a device that shares the host's memory.
 # COPIED: largest size in bytes of a block if many passes over X follow, on a device with its own memory.
 UNIFIED, COPIED = 2 << 20, 64 << 20
-MIN_ROWS = 1280  # the limit UNIFIED still allows blocks of this many rows, since with fewer rows some cores would idle
+MIN_ROWS = 1280  # blocks of this many rows may exceed UNIFIED bytes, since with fewer rows some cores would idle
 ONE, TWO, COPY = (
-    1.1,  # ONE: memory of a pass over X, in blocks, if one block is on the device at a time
-    3,  # TWO: memory of a pass over X, in blocks, if two blocks are on the device at a time
-    5,  # COPY: memory of a pass over X, in blocks, if rows of X must first be copied to the device
+    1.1,  # ONE: memory that a pass over X takes, divided by a block's size, if one block is on the device at a time
+    3,  # TWO: memory that a pass over X takes, divided by a block's size, if two blocks are on the device at a time
+    5,  # COPY: memory that a pass over X takes, divided by a block's size, on a device with its own memory
 )
 ROW_OVERHEAD = 16  # bytes of a row's squared norm and of its index in device order
 UNEVEN = 1.5  # a block of sparse rows has at most this many times the entries of an average block of full size
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
-# LAID: cost of copying a value of a row to the device and converting it, in multiply-adds of dense rows.
-# FILLED: cost of converting a value of a row that a kernel reads in host memory, in multiply-adds of dense rows.
+# LAID: cost of copying one value of a row to the device. The unit is one multiply-add in a product of dense rows.
+# FILLED: cost of a value that a kernel copies from host memory. A multiply-add in a product of dense rows costs 1.
 LAID, FILLED = 150, 20
 LARGER = 10 * 64  # bytes by which 10 buffers grow at most if each size is rounded up to a multiple of 64
 SAMPLE = 64  # memory for the rows U of K(X, U) is estimated from this many rows of X with the most nonzeros
@@ -74,15 +74,15 @@ SAMPLE = 64  # memory for the rows U of K(X, U) is estimated from this many rows
 def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> Operator:
     """Return the operator for products with K over the rows X (n, d).
 
-    The operator is a :class:`Gram` if device memory can hold the solver's state and all rows in the layout of ``plan``.
-    Otherwise it is a :class:`BlockGram`, through which X passes in blocks. Raises ValueError if memory_limit cannot
-    hold a few blocks of rows. Also raises the exceptions of layouts.build.
+    The operator is a :class:`Gram` if device memory can hold all rows, in the layout of ``plan``, beside the solver's
+    arrays. Otherwise it is a :class:`BlockGram`, which copies one block of rows after another to the device. Raises
+    ValueError if memory_limit cannot hold a few blocks of rows, and the exceptions of layouts.build.
     """
     left, n, itemsize = stream.limit - stream.allocated, X.shape[0], np.dtype(dtype).itemsize
     plain = layouts.LAYOUTS[plan.kind].plain
     if plain and n * layouts.row_bytes(plan, X, itemsize) > PLAIN_SHARE * left:
         plan = replace(plan, kind=plain)  # memory is better used for cached rows of K than for a large index
-    # For the layout "clustered" (similar rows together), row_bytes is an upper bound, so rows are stored and measured.
+    # The memory of rows in the layout "clustered" (similar rows together) is known only after they were stored.
     if not layouts.LAYOUTS[plan.kind].in_order or n * layouts.row_bytes(plan, X, itemsize) <= ROWS_SHARE * left:
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
             gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
@@ -96,15 +96,14 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
 class Streamed:
     """Copy X (n, d) to the device block by block, in the layout of a plan. X is dense or CSR, perhaps memory-mapped.
 
-    ``row_extra`` is the number of bytes that the caller allocates for each row of a block. ``again`` says that many
-    passes over X follow. With ``again``, blocks are smaller, every second pass takes them from last to first, and rows
-    may be in the layout "clustered", which puts similar rows together.
+    ``row_extra`` is the number of bytes that the caller allocates for each row of a block. ``again`` says whether many
+    passes over X follow. If so, blocks are smaller, and every second pass takes them from last to first. Rows may then
+    be in the layout "clustered", which puts similar rows together.
 
     Attributes
     ----------
     single
-        the storage format of rows that :meth:`gathered` selects by row number. Blocks have this format too, unless
-        ``arrangement`` is set.
+        the layout in which :meth:`gathered` stores rows. Blocks have this layout too if ``arrangement`` is None.
     arrangement
         the order of the rows in the layout "clustered", or None for the order of X.
     slices
@@ -160,13 +159,15 @@ class Streamed:
         return self.slices[::-1] if self._again and self._passes % 2 == 0 else self.slices
 
     def passing(self) -> AbstractContextManager[Iterator[Block]]:
-        """Return a context with an iterator over the blocks of X, which yields each block's slice and its device rows.
+        """Return a context with an iterator over the blocks of X.
 
-        Requesting the next block frees the current block, and all buffers that the caller made since it got the block.
-        The caller must first wait until its queue is idle. Leaving the context, also by an error or Ctrl-C, frees all
-        buffers and ends the thread that prepares blocks.
+        The iterator yields each block's slice of rows, and the rows on the device. Before the caller requests the next
+        block, it waits until its queue is idle. The request frees the current block, and all buffers that the caller
+        made since it got this block. Leaving the context, also by an error or Ctrl-C, frees all buffers and ends the
+        thread that copies blocks.
 
-        Iterating raises ValueError if memory_limit is too small or a file was truncated, DeviceError and MemoryError.
+        The iterator raises ValueError if memory_limit is too small or if a file was truncated. It can also raise
+        DeviceError and MemoryError.
         """
         return contextlib.closing(self._laid_ahead() if self.ahead else self._laid_in_turn())
 
@@ -234,8 +235,9 @@ class Streamed:
 def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice]:
     """Yield slices that divide ``n`` rows into runs of at most ``step`` consecutive rows.
 
-    A slice is shorter if its rows have far more entries than average. cells[i] is the number of entries in the rows
-    before row i, and cells[n] the number in all rows. None means that all rows have equally many entries.
+    ``cells`` is None if all rows have equally many entries. Otherwise cells[i] is the number of entries in the rows
+    before row i, and cells[n] is the number in all rows. A slice is shorter than ``step`` rows if these rows would have
+    more than UNEVEN times as many entries as ``step`` average rows.
     """
     first = 0
     most = 0 if cells is None else int(UNEVEN * step * int(cells[n]) / n)
@@ -267,17 +269,17 @@ class Window:
         # _cells[g]: number of stored values of the block whose first lane group (V rows) has the index g
         self._cells = {of.start: int(before[of.stop] - before[of.start]) for of in groups}
         at = np.concatenate([before[of.start : of.stop] - before[of.start] for of in groups])
-        # Arrays that kernels read in host memory: order of rows, start of each V rows' values, and their columns.
+        # _where: arrays in host memory that tell kernels the order of rows, and where each lane group's data begin.
         self._where = [_aligned(one) for one in (rows.order, at, *(arranged.groups[1:] if arranged else ()))]
         self._packer = Packer(passing.stream, passing.X.dtype, rows.dtype, centre)
         self._panel_at: dict[int, Buffer] = {}
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[tuple[Rows, Iterator[range]]]:
-        """Return a context with the Rows of all of X, and with an iterator that copies one block of X after another.
+        """Return a context with a record of all rows X (Rows), and an iterator that copies one block after another.
 
-        Blocks are copied into the window, a buffer for one block. The window is freed when the context ends. For each
-        block, the iterator yields the indices of the lane groups (V rows each) that the window holds.
+        Each block is copied into the same buffer, the window. The iterator then yields the indices of the block's lane
+        groups. A lane group is V rows with interleaved values. The window is freed when the context ends.
         """
         stream, X, rows, itemsize = self._stream, self._passing.X, self._rows, self._passing.itemsize
         n, d = X.shape
@@ -324,19 +326,19 @@ def _aligned(array: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass
 class Fetched:
-    """Describe the rows of X with which a panel, the buffer of the rows U of products K(X, U), was filled.
+    """Describe the rows of X that were copied into a panel, the buffer of the rows U of products K(X, U).
 
-    The rows are copied into the panel in one of two ways:
+    Rows are copied into the panel in one of two ways:
 
-        by a copy on the device: the host copies the rows to the device, and a kernel copies them into the panel. CSR
-            rows stay on the device, because every product copies them into the panel again.
-        directly: a kernel reads the rows in the host's memory (:class:`Window`).
+        by a copy on the device: the host copies the rows to the device, and a kernel copies them into the panel. If
+            the copy is in CSR, it stays on the device, because every product fills the panel from it block by block.
+        directly: a kernel copies the rows from the host's memory into the panel (:class:`Window`).
 
     Attributes
     ----------
     at
-        buffer with a number for each place in the panel, -1 for a zero row. If the rows are copied directly, it is the
-        row number in X. Otherwise it is the position of the row in the copy on the device.
+        buffer with a number for each place in the panel, -1 for a zero row. If the rows are copied directly, the number
+        is the row number in X. Otherwise it is the position of the row in the copy on the device.
     count
         number of rows in the panel.
     ids
@@ -364,7 +366,7 @@ class BlockGram(Operator):
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> None:
         self.stream, self.kernel = stream, kernel
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
-        # _rows_stay: whether right-hand rows stay on the device in CSR, since each product copies them again
+        # _rows_stay: whether the device keeps CSR right-hand rows, from which each product fills the panel by blocks
         self._rows_stay = not layouts.LAYOUTS[streamed.single.kind].shared
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
@@ -385,11 +387,11 @@ class BlockGram(Operator):
             self._window = Window(streamed, self.rows, plan.centre)
 
     def _first_pass(self, laid: float) -> Rows:
-        """Make a first pass over the blocks of X, and return one :class:`Rows` that describes all rows.
+        """Make a first pass over the blocks of X, and return a :class:`Rows` record of all rows.
 
-        The result holds the squared norms of all rows and the average costs of a value of K. It also holds the cost of
-        copying a row to the device in a later pass. ``laid`` is the cost of copying one value of a row, in
-        multiply-adds of dense rows.
+        The record has the squared norms of all rows, the average cost of computing a value of K, and the average cost
+        of copying a row to the device in a later pass. ``laid`` is the cost of copying one value of a row. The unit of
+        costs is one multiply-add in a product of dense rows.
         """
         norms: list[NDArray[Any]] = []
         laid_out: list[Rows] = []
@@ -438,7 +440,8 @@ class BlockGram(Operator):
         """Return an empty panel, a buffer with room for ``capacity`` or more right-hand rows U of a product K(X, U).
 
         Set ``square`` if :meth:`tile` or :meth:`between` will compute kernel values between rows of the panel. If rows
-        are in CSR, memory for a device copy of U is allocated too, since every product copies U into the panel again.
+        are in CSR, memory for a device copy of U is allocated too. Every product fills the panel from this copy, one
+        block of U after another.
         """
         with self.stream.tentative():
             made = self._few.panel(capacity, square)
@@ -504,7 +507,8 @@ class BlockGram(Operator):
         """Copy rows of ``gram`` into a panel, the buffer of the rows U of products K(X, U).
 
         ``ids`` holds the ascending row numbers in X of the rows of ``gram``. ``wanted`` holds the row number in X for
-        each place in the panel. With ``fresh``, a place becomes zero if ``gram`` lacks its row.
+        each place in the panel. A place whose row ``gram`` lacks becomes zero if ``fresh`` is true. Otherwise the place
+        keeps the row that an earlier call copied.
         """
         index = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
         at = np.where(ids[index] == wanted, gram.rows.position[index], np.int32(-1))

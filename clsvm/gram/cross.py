@@ -1,20 +1,20 @@
 """Compute the kernel matrix K(X, U) between n rows X and m rows U, or its products with matrices of k columns.
 
-:func:`kernel_matrix` computes the values of K. :class:`Sums` computes three products for rows X on the device, in which
-K is K(X, U) and K' its transpose:
+:func:`kernel_matrix` computes the values of K. :class:`Sums` computes three products for rows X on the device. K is
+K(X, U) and K' its transpose. V (m, k) and R (n, k) are given matrices:
 
-    forward: K V (n, k), given V (m, k).
-    back: K' R (m, k), given R (n, k).
-    forward_back: K' H K V (m, k), given V (m, k). H multiplies each row of K V by a matrix (k, k) that belongs to the
-        row (:meth:`Sums.set_weights`).
+    forward: K V (n, k).
+    back: K' R (m, k).
+    forward_back: K' H K V (m, k). H multiplies each row of K V by a matrix (k, k) that belongs to the row
+        (:meth:`Sums.set_weights`).
 
-In code, arrays have one row for each of the k outputs: V is (k, m), and K V is (k, n).
+The methods take and return transposed arrays: (k, m) for V, and (k, n) for K V.
 
-Sums are doubles, or pairs of floats on devices without doubles. Only forward_back first sums a few terms at a time in
-the dtype of K. The order of all sums is fixed, so repeated calls return the same bits.
+Terms are added in doubles, or in pairs of floats on devices without doubles. Only forward_back first adds a few terms
+at a time in the dtype of K. The order of all additions is fixed, so repeated calls return the same bits.
 
 :class:`Cross` computes the three products for any number of rows in the host's memory, or in a memory-mapped file. A
-pass is one product. Cross chooses one of three ways, by the memory that they need and their cost:
+pass is one product over all rows X. Cross chooses one of three ways, by the memory that they need and their cost:
 
     rows: X is on the device, and every pass computes K.
     stored: K is on the device, and X is freed.
@@ -52,7 +52,7 @@ OF_UNIT, OF_DEVICE = 8 << 20, 64 << 20
 MIN_TILE_ROWS = 4096  # on a GPU, the block of K that is computed at a time usually has at least this many rows
 # Constants of the class OnePass, which computes products with a kernel matrix and its transpose in one pass on CPUs:
 EACH = 4  # number of work-items in a launch for each compute unit
-CACHE = 2 << 20  # bytes of kernel values in the scratch memory of a work-item, about as many as a core's cache holds
+CACHE = 2 << 20  # wanted limit, in bytes, of the kernel values that a work-item keeps: a core's cache holds them
 # The scratch memory of a work-item holds kernel values of MIN_SUB to MAX_SUB lane groups. A lane group is V rows of X.
 MIN_SUB, MAX_SUB = 2, 8
 SEVERAL = 4  # for fewer outputs, scratch memory holds kernel values of at most MAX_SUB / 2 lane groups (V rows each)
@@ -101,7 +101,8 @@ class Weights(NamedTuple):
     Attributes
     ----------
     w
-        buffer of the rows' weights, (n_pad,), or (k, n_pad) if ``per_output`` is 1.
+        buffer of the rows' weights, (n_pad,), or (k, n_pad) if ``per_output`` is 1. n_pad is the number of rows with
+        padding.
     per_output
         whether each output has its own weights (1) or all outputs share them (0).
     shares
@@ -116,10 +117,10 @@ class Weights(NamedTuple):
 class Sums:
     """Compute products with K(X, U) for ``k`` outputs. X are the rows of ``gram``, and U the ``m`` rows in ``panel``.
 
-    ``panel``, the buffer of U, must be made with square=True, so that its capacity is a multiple of ROWS_EACH.
-    ``tile_bytes`` is the size in bytes of a tile, the block of rows of K that is computed at a time. With ``keep``, the
-    constructor computes and stores all of K, so that products do not read X. Raises ValueError if memory_limit is too
-    small.
+    ``panel`` is the buffer of U. Its capacity must be a multiple of ROWS_EACH, as it is if the panel was made with
+    square=True. ``tile_bytes`` is the size in bytes of a tile, the block of rows of K that is computed at a time. If
+    ``keep`` is true, the constructor computes and stores all of K, so that products do not read X. Raises ValueError if
+    memory_limit is too small.
     """
 
     def __init__(
@@ -153,10 +154,11 @@ class Sums:
     def set_weights(self, w: Vector | None, shares: Vector | None = None) -> None:
         """Set the matrix H (k, k) of each row for later calls of :meth:`forward_back`. k is the number of outputs.
 
-        ``w`` holds the weights of the n rows. If ``w`` is (n,), H is the row's weight times the identity. If ``w`` is
-        (k, n), H is diagonal, with the row's weight for each output. None means weights of 1. ``shares`` (k, n) may
-        hold probabilities P (k,) of each row. H is then w (diag(P) - P P') with the row's weight w, and the array ``w``
-        must not be (k, n).
+        ``w`` holds the weights of the n rows; None means weights of 1. If ``shares`` is None, the matrix of row i is
+        diagonal: w[i] times the identity for ``w`` of shape (n,), and diag(w[:, i]) for ``w`` of shape (k, n).
+
+        If ``shares`` (k, n) holds probabilities, ``w`` must be (n,) or None. With P = shares[:, i], the matrix of row i
+        is w[i] (diag(P) - P P').
         """
         stream, old = self.gram.stream, self._weights
         stream.finish()
@@ -196,7 +198,7 @@ class Sums:
         return self._read()
 
     def forward_back(self, V: Vector) -> Vector:
-        """Return the sum over the rows x_i of ``gram`` of H_i V K(U, x_i) K(x_i, U), an array (k, m), given V (k, m).
+        """Return the sum of H_i V K(U, x_i) K(x_i, U) over all rows x_i of ``gram``, an array (k, m), given V (k, m).
 
         U are the m rows in the buffer ``panel``, and k is the number of outputs. H_i (k, k) is the matrix that
         :meth:`set_weights` has set for row x_i.
@@ -267,10 +269,10 @@ class Sums:
 class OnePass:
     """Compute K' H K V in one pass over the rows X, on CPUs, with K = K(X, U).
 
-    K' is the transpose of K. H multiplies each row of K V by a matrix (k, k) that belongs to the row. A work-item takes
-    BLOCK lane groups, each of V rows of X, a few lane groups at a time. For the rows of these lane groups, a work-item
-    computes K, then K V, and then K' H K V. K is in scratch memory that fits in the cache of a core. The sums of the
-    work-items are added in the order of the rows, so the result has the same bits for any number of work-items.
+    K' is the transpose of K. H multiplies each row of K V by a matrix (k, k) that belongs to the row. Each work-item
+    takes some rows of X, and processes a few of these rows at a time. For these few rows it computes K, then K V, and
+    then their part of K' H K V. K is in scratch memory that fits in the cache of a core. The results of the work-items
+    are added in the order of the rows, so the sum has the same bits for any number of work-items.
     """
 
     def __init__(self, gram: Gram, panel: Panel, k: int, made: Variant, scratch: Sequence[int], items: int) -> None:
@@ -287,9 +289,9 @@ class OnePass:
         """Return a OnePass, which computes K' H K V with K = K(X, U) for ``k`` outputs.
 
         K' is the transpose of K, and H multiplies each row of K V by a matrix (k, k). ``panel`` is the buffer of the
-        rows U. Return None if the layout or the device has no program for K' H K V, or
-        if the scratch memory of a work-item exceeds ``limit`` bytes. Scratch memory holds values of K, the sums
-        K' H K V, and the sums K V. The sums K V are stored twice: as doubles or pairs of floats, and in the dtype of K.
+        rows U. Return None if the layout or the device has no program for K' H K V, or if the scratch memory of a
+        work-item exceeds ``limit`` bytes. Scratch memory holds values of K, the sums K' H K V, and the sums K V. The
+        sums K V are stored twice: as doubles or pairs of floats, and in the dtype of K.
         """
         stream, rows = gram.stream, gram.rows
         sub, real = MAX_SUB if k >= SEVERAL else MAX_SUB // 2, np.dtype(rows.dtype).itemsize
@@ -304,9 +306,9 @@ class OnePass:
     def add(self, V: Buffer, weights: Weights, out: Buffer, count: Buffer) -> None:
         """Add K' H K V, for K = K(X, U), to the buffer ``out``. The buffer ``count`` holds the number of rows U.
 
-        K' is the transpose of K. H multiplies each row of K V by a matrix (k, k), which ``weights`` holds. The buffers
-        ``V`` and ``out`` hold transposed matrices (k, capacity), where capacity is the largest number of rows U. The
-        values in ``V`` are in the dtype of K.
+        K' is the transpose of K. H multiplies each row of K V by a matrix (k, k), which ``weights`` holds. The buffer
+        ``V`` holds the transpose of the matrix V, and ``out`` holds sums of the transposed result. Both arrays are
+        (k, capacity), where ``capacity`` is the largest number of rows U. ``V`` has the dtype of K.
         """
         gram, panel, k, n = self._gram, self._panel, self._k, np.int64(self._gram.rows.n_pad)
         given: tuple[Any, ...] = (k, panel.capacity, V, n, *weights, self._absent, *self._scratch)
@@ -321,7 +323,7 @@ class OnePass:
 
 _DTYPES = [np.float64, np.float32]
 SHARE = 0.7  # largest share of the free memory for the rows X or for a stored K; products need little other memory
-# USED: cost of adding a computed value of K to weighted sums on a CPU, in multiply-adds of dense rows.
+# USED: a CPU's cost of adding a value of K to weighted sums. The unit is one multiply-add in a product of dense rows.
 # IN_ORDER: cost of reading rows of K in order, divided by the cost of reading scattered rows (cache_cost of a profile).
 USED, IN_ORDER = 20.0, 0.7
 PROBE = 4096  # largest number of rows from which the cost of a value of K is estimated
@@ -385,7 +387,7 @@ def kernel_matrix(
         If the device cannot build a program.
     """
     if isinstance(kernel, Kernel) and params:
-        raise TypeError(f"parameters {', '.join(params)} need a kernel by name, got {kernel!r}")
+        raise TypeError(f"parameters {', '.join(params)} are only for a kernel given by name, got {kernel!r}")
     kernel = kernel if isinstance(kernel, Kernel) else kernels.make(kernel, **params)
     if dtype not in ("float32", "float64"):
         raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")

@@ -40,9 +40,9 @@ HOST = 1 << 22  # sums of at most this many multiply-adds are computed on the ho
 HOST_BYTES, COPIES = 64 << 20, 4
 FETCHED = 256 << 20  # largest size in bytes of the rows that the host copies at a time
 CLUSTERED = 1 << 27  # for sums of fewer multiply-adds, clustering similar rows takes longer than it saves
-# symmetric_sums is used only if requested rows and support vectors together are at most ROWS_FACTOR * (requested rows).
+# symmetric_sums needs (number of requested rows and support vectors) <= ROWS_FACTOR * (number of requested rows).
 ROWS_FACTOR = 1.25
-# symmetric_sums is used only if support vectors are at least this share of all requested rows and support vectors.
+# symmetric_sums needs (number of support vectors) >= SUPPORT_SHARE * (number of requested rows and support vectors).
 SUPPORT_SHARE = 0.6
 BLOCK = 128  # symmetric_sums computes this many rows of K at a time; sub-buffers may begin at multiples of 128 values
 ONE_THREAD = 1024  # BLAS uses one thread for products of at most this many rows
@@ -99,8 +99,9 @@ def symmetric_sums(
     ``rows`` and ``support`` are row numbers in X. Return None if :func:`responses` would be faster, or if memory is too
     small. The sums agree with :func:`responses` up to rounding.
 
-    K among the requested rows and the support vectors is symmetric, and about half of K is computed: the values between
-    each block of rows and the rows before the end of the block. A value K(x, y) counts in the sums of both x and y.
+    K among the requested rows and the support vectors together is symmetric, so only about half of K is computed: the
+    rows are taken in blocks, and a block's rows of K end at the last row of the block. A value K(x, y) is added to the
+    sums of both x and y.
     """
     plan, both = layouts.cheaper_plan(plan, X), np.union1d(rows, support).astype(np.int32)
     laid_in_order = layouts.LAYOUTS[plan.kind].in_order
@@ -145,11 +146,12 @@ def _symmetric(gram: Gram, b: Vector) -> Vector:
 
 
 def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
-    """Return decision values without the intercept (Support.responses), in float64 if float32 is not precise enough.
+    """Return decision values without the intercept, in float64 for rows where float32 is not precise enough.
 
     The dtype is chosen for each row separately, so a decision value does not depend on the other rows of a call. Values
-    that are not finite in float32 are computed again in float64. The slice ``groups`` selects groups of support
-    vectors, which have sums of their own. Raises ValueError if float64 has too small a range for a row.
+    that are not finite in float32 are computed again in float64. The support vectors are in groups, each of which has
+    decision values of its own, and the slice ``groups`` selects groups. Raises ValueError if float64 has too small a
+    range for a row.
     """
     precision, kernel = support.precision, support.kernel
     assert precision
@@ -219,11 +221,13 @@ def _in_float64(
 class HostBlocks:
     """Compute blocks of K (n, n) in float64 on the host. X holds the rows (n, d), or K itself for a precomputed kernel.
 
-    With ``whole``, all of K is computed and stored as soon as the requested blocks add up to n^2 values. Squared
-    distances are sums of (x_j - y_j)^2, so that for dense rows a value of K has the same bits in every block.
+    If ``whole`` is true, all of K is computed and stored as soon as the requested blocks add up to n^2 values. Squared
+    distances are sums of (x_j - y_j)^2. For dense rows, a value of K then has the same bits in a block as in the stored
+    K.
 
-    Without ``whole``, ``centre`` (d,) is subtracted from the rows, and squared distances are computed from norms and
-    inner products. The values are as precise as on a device, and take much less time for rows of many features.
+    If ``whole`` is false, ``centre`` (d,) is subtracted from the rows, and squared distances are computed from norms
+    and inner products. This is as precise as on a device. For many features it takes much less time than sums of
+    (x_j - y_j)^2.
     """
 
     def __init__(self, X: Any, kernel: Kernel | Precomputed, centre: Vector, whole: bool) -> None:

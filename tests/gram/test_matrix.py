@@ -71,7 +71,7 @@ def test_in_little_memory_and_in_float64(device: str) -> None:
         (abs(X), Y, {"kernel": Kernel("power(10, c) * dot", c=39.0)}, "is too large for float32"),
         (FAR, FAR[1:], {"kernel": "poly"}, "is inf in float32 for row 1 of X and row 0 of Y"),
         (FAR * 1e-173, FAR, {"kernel": "cosine"}, r"squared norms from \S+ to \S+: .* leave the range of float64"),
-        (X, Y, {"kernel": Kernel("rbf"), "gamma": 1.0}, "parameters gamma need a kernel by name"),
+        (X, Y, {"kernel": Kernel("rbf"), "gamma": 1.0}, "parameters gamma are only for a kernel given by name"),
     ],
 )
 def test_bad_input(device: str, X: np.ndarray, Y: np.ndarray, options: dict[str, Any], match: str) -> None:
