@@ -2,22 +2,23 @@
 
 Columns: the densest columns are stored densely, zeros included, and the others as sparse entries. A column is stored
 densely if the device reads it faster in this form, by the costs in its profile (:class:`Gain`). Columns are numbered by
-falling density, so that columns which are read often stand together. Reference: Xie et al. 2023 (BoostSVM), whose
-limits of density are fixed numbers.
+falling density, so that the columns with the most entries are next to each other. Reference: Xie et al. 2023
+(BoostSVM). There, a column is stored densely if its density exceeds a fixed limit.
 
-Clusters: rows of a cluster are nonzero in similar columns. Each row of a cluster is stored in all columns in which one
-of them is nonzero. Several clusters, the active ones, are filled at a time. The device takes one row x after another. A
-row joins the active cluster S for which the fewest additional zeros must be stored. Let a be the number of columns in
-which x is nonzero and all rows of S are zero. Let b be the number of columns in which x is zero and a row of S is not:
+Clusters: rows of a cluster are nonzero in similar columns. A cluster stores all its rows in each column in which at
+least one of them is nonzero. Several clusters, the active ones, are filled at a time. The device takes one row x after
+another. A row joins the active cluster S for which the fewest additional zeros must be stored. Let a be the number of
+columns in which x is nonzero and all rows of S are zero. Let b be the number of columns in which x is zero and a row of
+S is not:
 
     additional zeros = (number of rows of S) * a + b.
 
-A full cluster is no longer active, and a new cluster takes its place. Reference: GTSVM, section 5.3, algorithm 2, in
-which ``max(k, n / l)`` is a misprint for ``min(k, n / l)``.
+A full cluster is no longer active, and a new cluster takes its place. Reference: GTSVM, section 5.3, algorithm 2. The
+paper's ``max(k, n / l)`` is a misprint for ``min(k, n / l)``.
 
 GTSVM takes the rows in random order. A random order is best while the active clusters are a large share of all
-clusters. Otherwise rows are sorted by a few columns that tell most about the others (:func:`informative_columns`), and
-pieces of the sorted rows are clustered in parallel.
+clusters. Otherwise rows are sorted by a few columns that best predict the other columns (:func:`informative_columns`).
+The sorted rows are cut into pieces, which are clustered in parallel.
 """
 
 from __future__ import annotations
@@ -155,13 +156,13 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
 ACTIVE = 64  # number of clusters of similar rows that are filled at a time; the default of GTSVM
 _GROUP = 64  # number of work-items of a work-group that assigns rows to clusters of similar rows
 _LANES = 16  # number of clusters of similar rows whose bit sets of columns are stored interleaved
-# EXCESS: zeros that a cluster of similar rows stores, divided by those for as many consecutive sorted rows.
+# EXCESS: number of zeros that a cluster of rows stores, divided by the number for a cluster of consecutive sorted rows.
 EXCESS = 0.85
 # Rows are sorted before clustering if there are at least _CROSSING times as many clusters as are filled at a time.
 _CROSSING = 8
-_SAMPLE = 2048, 1 << 22  # limits of rows and of values in the sample of rows by which columns to sort by are chosen
+_SAMPLE = 2048, 1 << 22  # limits of rows and values in a sample of rows, from which the columns to sort by are chosen
 _TELLING = 32  # largest number of columns by which rows are sorted
-_SORTED = 8192, 1 << 24  # limits of rows and values in the sample by which the columns of a cluster are estimated
+_SORTED = 8192, 1 << 24  # limits of rows and values in a sample of rows, from which sampled_fill estimates a cluster
 _STAGING = 256 << 20  # bytes of dense rows that are copied to the device at a time
 
 
@@ -314,7 +315,7 @@ def sampled(rows: Any, d: int, most: int, cells: int) -> Any:
 
 
 def informative_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the numbers of at most 32 columns of ``patterns`` (m, d) that tell most about the other columns.
+    """Return the numbers of at most 32 columns of ``patterns`` (m, d) that best predict the other columns.
 
     Patterns are rows of 0 and 1. The returned columns are the pivots in a Cholesky factorization of the covariance of
     the columns over a sample of the rows. Fewer than 32 columns are returned if they determine all other columns.
@@ -339,10 +340,10 @@ def informative_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
 def sampled_fill(X: Any, size: int) -> float:
     """Estimate the average number of columns in a cluster of ``size`` rows, without a device.
 
-    A row has the columns in which it is not zero, and a cluster has all columns of its rows. A sample of rows is sorted
-    by the columns that :func:`informative_columns` selects, and cut into groups of ``size`` neighbours. ``fill`` is the
-    mean number of columns of a group, and ``of_row`` is the mean number of columns of a row. Clusters have fewer
-    columns than the groups. The estimate for a cluster is therefore of_row + EXCESS * (fill - of_row), with EXCESS < 1.
+    The columns of a row are those in which it is not zero. The columns of a cluster, or of another group of rows, are
+    all columns of its rows. A sample of rows is sorted by the columns that :func:`informative_columns` selects, and cut
+    into groups of ``size`` neighbours. Let r be the mean number of columns of a row, and g that of a group. A cluster
+    has fewer columns than a group of neighbours, so the result is r + EXCESS * (g - r), where EXCESS < 1.
     """
     sample = sampled(X, X.shape[1], *_SORTED)
     groups = sample.shape[0] // size

@@ -41,8 +41,8 @@ class Measures(NamedTuple):
     Attributes
     ----------
     sizes
-        (n,) the squared norm of each row. For element-wise kernel functions, K(x, y) = f(sum_j e(x_j, y_j)), it is an
-        estimate of how large such sums become (Kernel.sizes).
+        (n,) the squared norm of each row. For element-wise kernel functions, K(x, y) = f(sum_j e(x_j, y_j)), it is
+        instead an estimate of how large the sum over j becomes (Kernel.sizes).
     high
         (n,) the largest absolute entry of each row for element-wise kernel functions; (0,) for others.
     low

@@ -89,10 +89,10 @@ class Update(NamedTuple):
     capacity
         number of values in a row of D.
     sections
-        0, or the number of sections into which U is divided. A section is a range of rows U. With sections, c holds
-        several arrays of sums (problems, n), and each section adds to one array. The buffer ``count`` of
-        :meth:`Operator.accumulate` then has three numbers for each section: the number of its rows, its first row, and
-        the index of its array.
+        0 if c is one array of sums for all rows U. Otherwise U is divided into this many ranges of rows, called
+        sections, c holds several arrays (problems, n), and the rows of a section add to one of these arrays. The buffer
+        ``count`` of :meth:`Operator.accumulate` then has three numbers for each section: the number of its rows, its
+        first row, and the index of its array.
     """
 
     problems: int
@@ -119,12 +119,11 @@ class Tile(NamedTuple):
     out
         buffer for the matrix. The number of values in each row is the panel's capacity.
     reused
-        number of leading columns v that ``out`` already holds. The other columns are computed, V columns at a time,
-        where V is the number of rows in a lane group.
+        number of leading columns v that ``out`` already holds. Only the columns after them are computed.
     symmetric
         whether values out[u, v] with reused <= u < v may be left out, since they equal out[v, u].
     most
-        upper bound of the number of rows, if the host knows one below the panel's capacity; else 0.
+        upper bound of the number of rows; 0 if the host knows no bound except the panel's capacity.
     """
 
     rows: Buffer
@@ -150,8 +149,8 @@ class Operator(Protocol):
     share
         the share of the free memory that a working set may take.
     by_blocks
-        whether the device is a CPU and every product copies its right-hand rows again, one block of rows after another.
-        If so, the time of a product grows with the number of blocks.
+        whether the device is a CPU whose panels hold only one block of right-hand rows at a time. A product then copies
+        one block after another into the panel, and its time grows with the number of blocks.
     units
         the matrix units (tensor cores) that compute products with many right-hand rows, or None.
     width
@@ -252,15 +251,15 @@ class Gram(Operator):
     Attributes
     ----------
     reader
-        object that copies rows U into panels, their buffers, and yields the launches of products K(X, U). Its class
+        object that copies rows U into a panel, the buffer of U, and yields the launches of products K(X, U). Its class
         depends on the layout of the rows X.
     numbers
         the kernel function's scalar arguments, such as gamma.
     squared
         buffer of the rows' squared norms as the matrix units (tensor cores) compute them, or None.
     min_tiles
-        smallest number of work-groups for which a product is divided into large blocks of K. With fewer work-groups,
-        compute units would idle, so smaller blocks are used.
+        smallest number of work-groups of a product for which each work-group computes a large block of K. If large
+        blocks give fewer work-groups, compute units would idle, so smaller blocks are used.
 
     ``slots`` is a dictionary in which :meth:`slot` keeps the buffers that it makes. Several Grams may share ``slots``.
     """
@@ -375,7 +374,8 @@ class Gram(Operator):
     ) -> None:
         """Compute the product of :meth:`accumulate` only for the rows X in the lane groups ``groups`` (V rows each).
 
-        The first number in each row of ``store``, and in each row of sums of ``update``, belongs to row ``base`` of X.
+        In each row of ``store``, and in each row of sums of ``update``, number j belongs to row j + base of X. ``base``
+        is negative if X is a block of a larger set of rows.
         """
         if update and not store and self._layout.plain:
             self._add_through_store(groups, base, panel, count, update)
@@ -391,7 +391,7 @@ class Gram(Operator):
         kernels of the simpler layout ``Layout.plain`` add to c without a store.
         """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
-        # sub-buffers of c begin at multiples of ``unit`` lane groups (V rows each), so ``step`` is such a multiple
+        # ``step`` is a multiple of ``unit``, since sub-buffers of c begin at multiples of ``unit`` lane groups (V rows)
         unit = ALIGNMENT // (8 * V)
         limit = min(PASSING, (stream.limit - stream.allocated) // 2)
         step = unit * (limit // (width * itemsize * V * unit))
@@ -412,16 +412,17 @@ class Gram(Operator):
                 self.over_rows(some, first, panel, count, store, update._replace(c=c))
 
     def slot(self, capacity: int) -> Buffer:
-        """Return an int32 buffer of the numbers 0 .. capacity - 1, a Store.slot that keeps the order of rows of K."""
+        """Return an int32 buffer of the numbers 0 .. capacity - 1. As Store.slot, it stores row u of K at place u."""
         if capacity not in self._slots:
             self._slots[capacity] = self.stream.upload(np.arange(capacity, dtype=np.int32))
         return self._slots[capacity]
 
     def _wide(self, one: Launch, update: bool) -> bool:
-        """Return whether the launch ``one`` is divided into large blocks of K, which profiles name "wide".
+        """Return whether the work-groups of the launch ``one`` compute large blocks of K(X, U), instead of small ones.
 
-        Large blocks are used if the launch then has at least ``min_tiles`` work-groups. If ``update`` is true, a
-        work-group takes all rows U of K(X, U), so that the launch has fewer work-groups.
+        Profiles name the large blocks "wide". They are used only if the launch then has at least ``min_tiles``
+        work-groups. If ``update`` is true, a work-group computes the blocks of all rows U for its rows of X, so the
+        launch has fewer work-groups.
         """
         profile = self.stream.profile
         if "wide" not in profile.tiles or one.blocks < 2:
@@ -449,8 +450,8 @@ class Gram(Operator):
         """Yield the kernel, global size, local size and arguments of each launch of a product.
 
         ``product`` is a key of programs.PRODUCTS. ``over`` has a record for each range of rows of X. On a GPU, a range
-        that would take long is divided among several launches. The first number in each row of the output belongs to
-        row ``base`` of X.
+        that would take long is divided among several launches. In each row of the output, number j belongs to row
+        j + base of X.
         """
         stream, r, of_panel = self.stream, self.rows, programs.PRODUCTS[product].tile
         simd, sections = stream.profile.style == "simd", max(1, update.sections) if update else 1

@@ -1,18 +1,17 @@
 """Name the OpenCL programs that compute products with K, one for each product, layout, dtype and device profile.
 
 X are rows, and U the right-hand rows of a product K(X, U). A panel is the buffer that holds U. A second panel may hold
-other right-hand rows R. D are weights of the right-hand rows, and c the sums of kernel values with these weights. Each
+other right-hand rows R. D are weights of the right-hand rows, and c are the weighted sums of kernel values. Each
 product sets macros by -D options:
 
     rows: store K(U, X). Macro STORE.
-    update: c += D K(U, X). Macro UPDATE. Layouts that need a temporary store of K use the program of "both" instead.
-    both: store K(U, X) and add D K(U, X) to c in one pass. Macros STORE, UPDATE.
+    update: add D K(U, X) to c. Macro UPDATE. For a layout that must store K before adding, it is the program of "both".
+    both: store K(U, X), and add D K(U, X) to c. Macros STORE, UPDATE.
     tile: store K(U, U). Macro STORE.
-    symmetric tile: store K(U, U), but of most pairs of equal values K(u, v) and K(v, u) only one. Macros STORE,
-        SYMMETRIC. Only CPUs use this product, because it saves time on few cores.
-    tile update: c += D K(R, U) between two panels. Macro UPDATE.
-    sections: c += D K(U, X) for each section, a range of rows U with its own sums c. Macros UPDATE, SECTIONS. Only the
-        layout "dense" has this product.
+    symmetric tile: store about half of the symmetric K(U, U). Macros STORE, SYMMETRIC. Only CPUs use this product.
+    tile update: add D K(R, U) to c. Macro UPDATE.
+    sections: add D K(U, X) to c for several sections. A section is a range of rows U with sums c of its own. Macros
+        UPDATE, SECTIONS. Only the layout "dense" has this product.
 
 A :class:`Variant` is a program text with its -D options. The library runs variants. Tools write variants to files for C
 programs, and compile them for other devices.
@@ -43,13 +42,13 @@ class Product(NamedTuple):
     tile
         whether the product computes K(U, U), or K(R, U) with the rows R of a second panel, instead of K(X, U).
     simd
-        whether only CPUs, whose kernels are in SIMD style, use the product.
+        whether only CPUs use the product. Their kernels are in SIMD style.
     layout
         the only layout that has the product, or None if all layouts have it.
     without
         size classes of the right-hand rows U ("two", "few" or "many") for which the product has no program.
     single
-        whether kernels on CPUs compute one lane group at a time instead of several. A lane group is V rows of X.
+        whether a kernel on a CPU computes one lane group at a time, not several. A lane group is V rows of X.
     """
 
     options: tuple[str, ...]
@@ -61,7 +60,7 @@ class Product(NamedTuple):
 
 
 SLABS = 8  # largest number of buffers ("slabs") that hold rows of K
-# A section is a range of the rows U of K(X, U). A buffer has three ints for a section, one section every SECTION ints.
+# SECTION: a buffer describes section s, a range of the rows U of K(X, U), by three ints from index SECTION * s on.
 SECTION = ALIGNMENT // 4
 _SECTIONS = "-DUPDATE", f"-DSECTIONS={SECTION}"
 
@@ -121,8 +120,8 @@ GATHERED, CACHE_LINE = 0.45, 16
 def gather_cost(profile: Profile, n: int, W: int) -> float:
     """Return the cost of gathering one value of K if W values are gathered from each stored row of n values.
 
-    The unit is one multiply-add of a product of dense rows. A device reads a whole cache line for each gathered value.
-    If W is so large that the device reads the whole row, the cost of a gathered value is that of reading n / W values.
+    The unit is one multiply-add of a product of dense rows. A device reads a whole cache line of 16 values for each
+    gathered value. If 16 * W exceeds n, the device reads the whole row for W values, or n / W values for each of them.
     """
     return GATHERED * min(CACHE_LINE, n / W) * profile.cache_cost
 
@@ -180,9 +179,9 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
 
 
 ROWS_EACH, FORTH, LINE = (
-    4,  # rows of U for which a work-item (CPU) or work-group (GPU) of the kernel "back" sums K(X, U) over X
-    4,  # lane groups, each of V rows of X, for which a CPU's work-item of the kernel "forth" sums K(X, U) over U
-    16,  # rows of X for which a GPU's work-group of the kernel "forth" sums K(X, U) over U
+    4,  # ROWS_EACH: rows U for which a CPU's work-item or a GPU's work-group adds weighted values of K(X, U) over X
+    4,  # FORTH: lane groups (V rows X each) for which a CPU's work-item adds weighted values of K(X, U) over U
+    16,  # LINE: rows X for which a GPU's work-group adds weighted values of K(X, U) over U
 )
 
 
@@ -261,17 +260,17 @@ class Units:
     def items(self, lanes: int) -> int:
         """Return the number of work-items in a work-group.
 
-        ``lanes`` is V, the number of rows X with interleaved values (a lane group) and of rows U in a block of K(X, U).
+        ``lanes`` is V, the number of rows of X in a lane group. A block of right-hand rows has V rows too.
         """
         return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
 
     def together(self, lanes: int) -> int:
-        """Return the number of fragments of a warp that write their sums to local memory at the same time.
+        """Return for how many fragments of rows X local memory holds sums at the same time.
 
-        A fragment is a small matrix that one instruction multiplies. The work-items of a warp hold it together. Several
-        work-items hold terms of the same sum over the rows U of K(X, U), and add the terms in local memory.
-        The terms overwrite the features of rows there, so the space of the features limits the number of fragments.
-        ``lanes`` is V, the number of rows in a lane group.
+        A fragment is a small matrix that the matrix units multiply by one instruction. A work-group adds weighted
+        values of K(X, U) over the rows U. For each row x, several work-items hold partial sums, which they write to
+        local memory and add there. The partial sums overwrite the features of rows X and U. So the space for features
+        limits the number of fragments. ``lanes`` is V, the number of rows in a lane group.
         """
         staged = 32 * self.depth * ((self.groups + self.blocks) * lanes // 4 + 4)
         across, each = self.blocks * lanes // self.vectors, self.groups * lanes // self.rows * self.fragment

@@ -43,7 +43,7 @@ WEIGHTS = 8 << 20  # largest size in bytes of coefficients on the device, unless
 ROW_OVERHEAD = 24  # bytes for the squared norm of a row and for its index in device order
 MAX_BATCH = 64  # largest number of rows in a small batch, a multiple of V (rows that kernels compute side by side)
 SHARE = 1 / 128  # largest share of the memory budget that a SmallBatchPredictor takes
-PREDICTORS = 8  # a thread keeps at most this many SmallBatchPredictors; before it makes one more, it discards all
+PREDICTORS = 8  # largest number of SmallBatchPredictors that a thread keeps for each queue and number of sums
 FIXED = 4096  # bytes of a SmallBatchPredictor besides its rows, norms, sums and coefficients
 
 
@@ -82,8 +82,9 @@ class Piece(NamedTuple):
     def numbers(self, begin: int = 0, first: int = 0) -> NDArray[np.int32]:
         """Return three numbers by which kernels find the piece in its buffer (SECTIONS in epilogue.mako).
 
-        The numbers are the piece's count of support vectors, the position of the first one less ``begin``, and the
-        index of the piece's group less ``first``. A group is a range of support vectors that has sums of its own.
+        The numbers are: how many support vectors the piece has; the position of the first one in the panel, minus
+        ``begin``; the index of the piece's group, minus ``first``. A group is a range of support vectors that has sums
+        of its own.
         """
         return np.array([self.size, self.at - begin, self.group - first], np.int32)
 
@@ -114,10 +115,11 @@ def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
 
 
 def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Iterator[list[int]]:
-    """Divide pieces, ranges of support vectors, into runs whose coefficients take at most WEIGHTS bytes.
+    """Divide consecutive pieces into runs whose coefficients take at most WEIGHTS bytes.
 
-    ``among`` holds the consecutive indices of the pieces in ``pieces``. Yield the indices of each run. A piece whose
-    coefficients take more bytes is a run by itself. Each support vector has a coefficient for each problem.
+    A piece is a range of support vectors. Each support vector has a coefficient for each problem. ``among`` holds the
+    indices in ``pieces`` of the pieces to divide. Yield the indices of each run. A piece whose coefficients alone take
+    more than WEIGHTS bytes is a run by itself.
     """
     run: list[int] = []
     for at in among:
@@ -166,8 +168,9 @@ class LoadedPanel(NamedTuple):
         """Add sums of K over support vectors, weighted by ``coefficients``, to the buffer c (groups * problems, n).
 
         The support vectors are in groups, and each group has sums of its own. A piece is the part of a group that is in
-        this panel. ``run`` holds the indices of the pieces to sum. ``gram`` holds the n rows to predict. c begins with
-        the sums of group ``first``. Return the buffers that the caller frees once the launches have finished.
+        this panel, and ``run`` holds the indices of the pieces to sum. ``gram`` holds the rows to predict. The first
+        array (problems, n) in c has the sums of group ``first``, and the next groups follow. Return the buffers that
+        the caller frees once the launches have finished.
         """
         stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]
         begin = pieces[0].at
@@ -373,8 +376,8 @@ class SmallBatchPredictor:
     thread. The buffers of a predictor outlive the stream that made them.
 
     One buffer holds the squared norms of the rows, the sums and the rows, because two copies of few bytes take longer
-    than one copy. One copy to the device writes the rows and sets the sums to zero. One copy to the host reads the
-    sums, and the norms to check their range.
+    than one copy. One copy to the device writes the rows and sets the sums to zero. One copy to the host reads the sums
+    and the norms. The norms show whether a row exceeds the range of the dtype.
     """
 
     def __init__(self, stream: Stream, support: Support, loads: Sequence[LoadedPanel], d: int, problems: int) -> None:
@@ -396,7 +399,7 @@ class SmallBatchPredictor:
         self._weights_of = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
         self._written: Vector | None = None  # the coefficients that were last copied to the device
         self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by the number of lane groups (V rows each)
-        # Build programs before taking the stream's lock. A fork takes both in this order too: no deadlock.
+        # Build programs before taking the stream's lock: a fork takes the locks in this order too (no deadlock).
         self._prepare(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
         self._predict(stream, np.zeros((1, d)), np.zeros((problems, m)))
@@ -412,7 +415,7 @@ class SmallBatchPredictor:
         Raises ValueError for a row whose squared norm exceeds the range of the dtype.
         """
         self._prepare(-(-X.shape[0] // self._rows.lanes))
-        with stream.lock:  # a fork waits for this lock, and so until the call is done
+        with stream.lock:  # a fork takes this lock first, so it waits until the prediction is done
             return self._predict(stream, X.toarray() if sp.issparse(X) else X, coefficients)
 
     def _predict(self, stream: Stream, X: NDArray[np.floating], coefficients: Vector) -> Vector:

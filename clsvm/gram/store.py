@@ -98,9 +98,9 @@ class RowCache:
     def reserve(self, computed: int, steps: int) -> None:
         """Allocate more buffers for rows of K, so that the next ``steps`` outer iterations evict no cached row.
 
-        The cache grows up to :attr:`most` rows, or until the memory budget is used up. ``computed`` is the number of
-        rows of K that were computed so far, which took one place in the cache after another. An outer iteration
-        computes at most as many rows as the constructor's argument ``entries`` says.
+        ``computed`` is the number of rows of K that were computed so far. Each computed row takes the next place in the
+        cache, and an outer iteration computes at most ``entries`` rows (the constructor's argument). The cache grows up
+        to :attr:`most` rows, or until the memory budget is used up.
         """
         if not self._grow(self._entries):  # cache nothing, since the rows of one outer iteration would not fit
             self._stream.give_slabs_back()
@@ -165,7 +165,7 @@ class StoredGram(Operator):
         self._gather_tile(size, None, self._store.arguments(), *given)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
-        """Add D K(U, X) to the sums c, for the right-hand rows U of which ``panel`` holds the positions in X.
+        """Add D K(U, X) to the sums c. U are rows of X, and ``panel`` holds their positions in X.
 
         ``update`` holds the weights D and the sums c, and the buffer ``count`` the number of rows U. ``store`` is
         ignored, since all values of K are stored already. ``end`` is ignored, so the product takes all rows of X.
@@ -176,7 +176,7 @@ class StoredGram(Operator):
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         given = self._store._replace(slot=at).arguments()
-        assert update  # never None here, since solvers omit ``update`` only for operators with ``by_blocks``
+        assert update  # solvers pass no ``update`` only if ``by_blocks`` is true, which it is not for a StoredGram
         self._add_between((panel.capacity,), None, given, right.rows, count, update.D, update.c)
 
 
@@ -212,8 +212,9 @@ def precomputed(stream: Stream, K: NDArray[Any], dtype: str) -> StoredGram:
 def computed(gram: Operator, tiles: bool) -> StoredGram:
     """Compute all of K for the rows of ``gram``, and return an operator that reads the stored K for many solves.
 
-    ``tiles`` is for products K(U, U) among selected rows U. If ``tiles`` is true, the values are computed again where
-    this costs less than gathering them from the stored K.
+    ``tiles`` says how the operator makes the matrix K(U, U) of selected rows U. If ``tiles`` is true, K(U, U) is
+    computed from the rows when this costs less than gathering it from the stored K. If ``tiles`` is false, K(U, U) is
+    always gathered.
 
     If values of K are costly, CPUs compute half of K and copy each value K(x, y) to K(y, x). The copy also makes K
     exactly symmetric: for element-wise kernel functions of sparse rows, K(x, y) and K(y, x) can differ in the last bit.
@@ -244,18 +245,19 @@ def fill(
 ) -> tuple[int, Places]:
     """Compute the rows of K at the ascending positions ``rows``, and write each row to its slot, a place in ``store``.
 
-    A product computes some of the rows at a time, with ``panel`` as the buffer of these rows. The last rows
-    are computed first, and no product starts after the time ``until``. With ``symmetric``, a product computes K[u][v]
-    only for v up to the last of the product's rows u. At the end, K[u][v] with larger v is copied from K[v][u]
-    (:func:`mirror_rows`).
+    A product computes as many rows as fit in ``panel``, the buffer of the product's rows. The first product computes
+    the last rows. No product starts after the time ``until``.
+
+    If ``symmetric`` is true, a product computes only a part of each row u: the values K[u][v] with v < ends[u]. Here
+    ends[u] - 1 is about the largest row number in the product. After all products, K[u][v] with v >= ends[u] is copied
+    from K[v][u] (:func:`mirror_rows`).
 
     Arguments:
-        listed: three buffers for the positions and the slots of the rows of a product, and for the number of rows.
-        slot_of: (n_pad,) slot of each row.
+        listed: three buffers, for the positions of a product's rows, for their slots, and for their number.
+        slot_of: (n_pad,) slot of each row of K.
         until: value of time.perf_counter().
 
-    Return two things: the index in ``rows`` of the first row that was computed, and an array ``ends`` (n_pad,). The
-    values K[u][v] with v < ends[u] are computed, and the others are copied.
+    Return two things: the index in ``rows`` of the first row that was computed, and the array ``ends`` (n_pad,).
     """
     stream, n, first = gram.stream, gram.rows.n_pad, len(rows)
     ends, unit = np.full(n, n, np.int32), max(programs.SIDE, gram.rows.lanes)
@@ -289,7 +291,7 @@ def mirror_rows(gram: Operator, store: Store, slot_of: Places, ends: Places) -> 
 
 
 def _store(stream: Stream, n_pad: int, dtype: str) -> Store:
-    """Allocate buffers of equal size for the rows of K (n_pad, n_pad), in their order."""
+    """Allocate buffers of equal size for K (n_pad, n_pad). Row 0 of K comes first, then row 1, and so on."""
     rows = -(-n_pad // SLABS)
     nbytes = rows * n_pad * np.dtype(dtype).itemsize
     return Store(_all_slabs([stream.slab(nbytes) for _ in range(0, n_pad, rows)]), rows, n_pad, None)

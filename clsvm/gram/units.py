@@ -15,8 +15,8 @@ from clsvm.gram.programs import UNITS, Units
 from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
 
-# Numbers of rows X, rows U and features of the K(X, U) in the test of the matrix units (tensor cores).
-# A work-group's block of K(X, U) does not divide the numbers of rows, so that incomplete blocks are tested too.
+# ROWS, WORKING, FEATURES: numbers of rows X, rows U and features of the matrix K(X, U) that tests the matrix units.
+# The test's K(X, U) cannot be divided into complete blocks of a work-group, so that incomplete blocks are tested too.
 ROWS, WORKING, FEATURES = 190, 130, 37
 
 ROUNDED = 2.0**-21  # rounding error of an inner product of float32 rows x and y of 37 features, divided by |x| |y|
@@ -68,8 +68,9 @@ def _try_units(stream: Stream) -> Found:
 def measure_units(stream: Stream, one: Units) -> float:
     """Measure the errors of inner products of random rows, and of their weighted sums, by the matrix units ``one``.
 
-    Return the largest error, compared with float64 and divided by the product of the norms of the two rows. Raises
-    BuildError and DeviceError.
+    Return the largest relative error. The error of an inner product is compared with float64, and divided by the
+    product of the norms of the two rows. The error of a sum of weighted inner products is divided by the sum of the
+    absolute weights times these products of norms. Raises BuildError and DeviceError.
     """
     rng, linear = np.random.default_rng(0), make("linear")
     X = rng.normal(size=(ROWS, FEATURES)).astype(np.float32)
