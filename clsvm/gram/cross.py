@@ -52,7 +52,7 @@ OF_UNIT, OF_DEVICE = 8 << 20, 64 << 20
 MIN_TILE_ROWS = 4096  # on a GPU, the block of K that is computed at a time usually has at least this many rows
 # Constants of the class OnePass, which computes products with a kernel matrix and its transpose in one pass on CPUs:
 EACH = 4  # number of work-items in a launch for each compute unit
-CACHE = 2 << 20  # wanted limit, in bytes, of the kernel values that a work-item keeps: a core's cache holds them
+CACHE = 2 << 20  # a work-item keeps at most about this many bytes of kernel values, so that a core's cache holds them
 # The scratch memory of a work-item holds kernel values of MIN_SUB to MAX_SUB lane groups. A lane group is V rows of X.
 MIN_SUB, MAX_SUB = 2, 8
 SEVERAL = 4  # for fewer outputs, scratch memory holds kernel values of at most MAX_SUB / 2 lane groups (V rows each)
@@ -354,9 +354,9 @@ def kernel_matrix(
     Parameters
     ----------
     X : array-like or sparse matrix of shape (n, d)
-        Rows of the result.
+        A row x_i for each row of the result.
     Y : array-like or sparse matrix of shape (m, d), default=None
-        Columns of the result. None means X.
+        A row y_j for each column of the result. None means X.
     kernel : str or Kernel, default="rbf"
         A :class:`Kernel`, or the name of a built-in kernel function, whose parameters are ``params``.
     device : None, str, int, pyopencl.Device or pyopencl.CommandQueue, default=None
@@ -365,8 +365,8 @@ def kernel_matrix(
     dtype : {"float32", "float64"}, default="float32"
         Data type of the result.
     memory_limit : int or str, default=None
-        Limit of the device memory in bytes, or text such as "2GB". None takes half of the free memory. The result is
-        host memory and does not count.
+        Limit of the device memory in bytes, or text such as "2GB". None takes half of the free memory. The result
+        is in the host's memory and does not count.
     **params : dict
         Parameters of a built-in kernel function, such as ``gamma``.
 
@@ -425,7 +425,7 @@ def kernel_matrix(
 
 
 def _fill(stream: Stream, kernel: Kernel, plan: Plan, dtype: str, X: Data, Y: Data, out: NDArray[Any]) -> None:
-    """Write K(X, Y) into ``out``, for some rows of X and Y at a time, so that they fit in the memory budget."""
+    """Write K(X, Y) into ``out``, one block after another, so that each block fits in the memory budget."""
     itemsize, budget = np.dtype(dtype).itemsize, (stream.limit - stream.allocated) // 4
     step = whole_tiles(min(CHUNK, budget) // layouts.row_bytes(plan, X, itemsize))
     row = layouts.row_bytes(plan, Y, itemsize) + min(step, X.shape[0]) * itemsize

@@ -99,9 +99,9 @@ def symmetric_sums(
     ``rows`` and ``support`` are row numbers in X. Return None if :func:`responses` would be faster, or if memory is too
     small. The sums agree with :func:`responses` up to rounding.
 
-    K among the requested rows and the support vectors together is symmetric, so only about half of K is computed: the
-    rows are taken in blocks, and a block's rows of K end at the last row of the block. A value K(x, y) is added to the
-    sums of both x and y.
+    K among the requested rows and the support vectors together is symmetric, so only about half of it is computed. The
+    rows are taken in blocks. For each block, K is computed with the rows up to the last row of the block. A value
+    K(x, y) is added to the sums of both x and y.
     """
     plan, both = layouts.cheaper_plan(plan, X), np.union1d(rows, support).astype(np.int32)
     laid_in_order = layouts.LAYOUTS[plan.kind].in_order

@@ -38,7 +38,7 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 
-PIECE = 1 << 19  # number of CSR entries that a thread divides at a time into those of dense and of sparse columns
+PIECE = 1 << 19  # number of CSR entries that a thread splits at a time into entries of dense and of sparse columns
 
 
 @dataclass(frozen=True)

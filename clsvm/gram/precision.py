@@ -4,7 +4,7 @@ Rounding errors of a kernel value K(x, y) depend on the squared norms of the row
 function, K(x, y) = f(sum_j e(x_j, y_j)), they also depend on the largest and smallest entries of the rows.
 
     measures: compute the norms and the extreme entries of rows on the host.
-    measured: read the norms from the device, or compute norms and extreme entries on the host.
+    measured: read the norms from the device if they suffice, else compute norms and extreme entries on the host.
     outside, check_range: test whether intermediate values of K leave the range of a dtype.
     scales: bound the rounding errors of kernel values in a fit.
     RowPrecision: find the rows whose decision values are precise enough in float32.
@@ -29,7 +29,7 @@ from clsvm.kernels.expression import INVALID, Extent
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-# largest error of kernel values from overflow or underflow that is accepted, as a share of the largest kernel value
+# LOST: largest accepted error of kernel values by overflow or underflow, divided by the largest kernel value.
 LOST = 1e-4
 EPS = float(np.finfo(np.float64).eps)
 DECISION_ERROR = 5e-3  # largest accepted error bound of a decision value computed from float32 kernel values
@@ -194,9 +194,9 @@ class RowPrecision:
     does not depend on other rows.
 
     An Extent holds the largest and smallest norm of a set of rows, and for element-wise kernel functions the largest
-    and smallest entry. All rows within the Extent of the support vectors share one test. For other rows, a norm or
-    entry above the Extent is rounded up to a power 2^(i / 8) with an integer i. A norm or entry below the Extent is
-    rounded down to a power of this form. Rows with the same rounded numbers share a test.
+    and smallest entry. Rows are tested in groups. All rows within the Extent of the support vectors form one group. In
+    other rows, a norm or entry above the Extent is rounded up to a power 2^(i / 8) with an integer i. A norm or entry
+    below the Extent is rounded down to a power of this form. Rows with the same rounded numbers form a group.
 
     ``span`` is the Extent of the support vectors. ``weight`` is the sum of the absolute coefficients of a decision
     function, the largest sum if there are several functions. ``d`` is the number of terms in an inner product.

@@ -12,9 +12,8 @@ problems. ``capacity`` is the number of rows that fit in the panel.
 Rows are stored in lane groups: V rows that kernels compute side by side (layouts/record.py).
 
 Every value K(x, u) is computed by one chain of operations in the order of the columns. The bits of K(x, u) do not
-depend on the other rows of a product. If the order of columns is the same, they do not depend on the layout either. Two
-kinds of values are exceptions. Element-wise kernel functions depend on the layout, and matrix units (tensor cores)
-round in their own way.
+depend on the other rows of a product. If the order of columns is the same, they do not depend on the layout either. But
+for element-wise kernel functions they do depend on the layout, and matrix units (tensor cores) round in their own way.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -90,9 +89,9 @@ class Update(NamedTuple):
         number of values in a row of D.
     sections
         0 if c is one array of sums for all rows U. Otherwise U is divided into this many ranges of rows, called
-        sections, c holds several arrays (problems, n), and the rows of a section add to one of these arrays. The buffer
-        ``count`` of :meth:`Operator.accumulate` then has three numbers for each section: the number of its rows, its
-        first row, and the index of its array.
+        sections. c then holds several arrays (problems, n), and each section adds to one of them. The buffer ``count``
+        of :meth:`Operator.accumulate` then has three numbers for each section: the number of its rows, its first row,
+        and the index of its array.
     """
 
     problems: int
@@ -119,7 +118,8 @@ class Tile(NamedTuple):
     out
         buffer for the matrix. The number of values in each row is the panel's capacity.
     reused
-        number of leading columns v that ``out`` already holds. Only the columns after them are computed.
+        number of leading columns v that are left out. The caller has their values already, or copies them from
+        out[v, u]. Only the columns after them are computed.
     symmetric
         whether values out[u, v] with reused <= u < v may be left out, since they equal out[v, u].
     most
@@ -190,7 +190,7 @@ class Operator(Protocol):
         """
 
     def row_source(self, panel: Panel) -> tuple[RowSource, tuple[Any, ...]] | None:
-        """Return OpenCL text that computes rows of K(U, U), and the text's arguments.
+        """Return OpenCL text that computes rows of K(U, U), and the arguments to add to the kernel that includes it.
 
         U are rows of X, copied into the buffer ``panel``. Only solvers on CPUs include the text in their programs.
         Return None if the buffer holds only a part of U at a time, or stores binary features as single bits.
@@ -412,7 +412,7 @@ class Gram(Operator):
                 self.over_rows(some, first, panel, count, store, update._replace(c=c))
 
     def slot(self, capacity: int) -> Buffer:
-        """Return an int32 buffer of the numbers 0 .. capacity - 1. As Store.slot, it stores row u of K at place u."""
+        """Return an int32 buffer of the numbers 0 .. capacity - 1. As Store.slot, it puts row u of K at place u."""
         if capacity not in self._slots:
             self._slots[capacity] = self.stream.upload(np.arange(capacity, dtype=np.int32))
         return self._slots[capacity]

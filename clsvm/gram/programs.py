@@ -5,7 +5,7 @@ other right-hand rows R. D are weights of the right-hand rows, and c are the wei
 product sets macros by -D options:
 
     rows: store K(U, X). Macro STORE.
-    update: add D K(U, X) to c. Macro UPDATE. For a layout that must store K before adding, it is the program of "both".
+    update: add D K(U, X) to c. Macro UPDATE. Layouts that must store K before adding use the program of "both".
     both: store K(U, X), and add D K(U, X) to c. Macros STORE, UPDATE.
     tile: store K(U, U). Macro STORE.
     symmetric tile: store about half of the symmetric K(U, U). Macros STORE, SYMMETRIC. Only CPUs use this product.

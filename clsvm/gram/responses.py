@@ -56,9 +56,9 @@ def whole_tiles(rows: int) -> int:
 
 
 class Piece(NamedTuple):
-    """Describe consecutive support vectors of one group, which stand one after another in a panel, a device buffer.
+    """Describe a piece: consecutive support vectors of one group that one panel holds.
 
-    A group is a range of support vectors that has sums of its own.
+    A group is a range of support vectors that has sums of its own. A panel is a device buffer of support vectors.
 
     Attributes
     ----------

@@ -123,8 +123,8 @@ class StoredGram(Operator):
     """Compute products with a kernel matrix K (n, n) that the device stores whole in ``store``.
 
     ``vectors`` is an Operator that computes K from the rows X, or None. A panel is a buffer for some rows U of X. It
-    holds the positions of U in X, and the rows U themselves only if ``vectors`` is given. :meth:`tile` returns K(U, U).
-    It uses ``vectors`` if computing the values takes less time than gathering them from ``store``.
+    holds the positions of U in X, and the rows U themselves only if ``vectors`` is given. :meth:`tile` gathers K(U, U)
+    from ``store``, or computes it by ``vectors`` if this takes less time.
     """
 
     whole = True
