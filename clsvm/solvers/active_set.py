@@ -41,12 +41,12 @@ EPS = certificate.EPS
 # At first, at most MIN_JOINED coefficients at a bound become free to rise, and at most MIN_JOINED become free to fall.
 MIN_JOINED = 16
 MAX_FIXED = 128  # when this many coefficients have reached bounds, K among the free coefficients is factored anew
-# Ridge of K for m free coefficients: RIDGE * m * (largest diagonal entry), times RIDGE_GROWTH after no progress.
+# The ridge of K (m, m) is RIDGE * RIDGE_GROWTH^min(p, 3) * m * max K_ii after p factorizations without progress.
 RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3
 ROUNDS = 100  # a solve over n coefficients factors K among the free coefficients at most n + ROUNDS times
 # After PAIRS factorizations of K without progress, every second step changes only the two most violating coefficients.
 PAIRS = 2
-# The solve ends after more than STUCK factorizations of K whose steps lowered neither KKT violation nor dual objective.
+# The solve ends if more than STUCK factorizations of K in a row made no progress in KKT violation and dual objective.
 STUCK = 10
 CLOSE = 0.5  # the solve stops at a KKT violation of CLOSE * tol
 REFINEMENTS = 1  # iterative refinements of each step, because the step's linear system may be nearly singular
@@ -85,7 +85,7 @@ def solve(
 
     K: kernel matrix (m, m) among the rows of the problem.
     b: feasible coefficients (problems, m) from which the solve starts.
-    tol: largest KKT violation of a solution; the solve ends when it reaches CLOSE * tol.
+    tol: largest KKT violation of a solution. The solve ends when the violation is at most tol / 2.
     should_continue: function that is called with the best result so far before each factorization of K. If it returns
         False, the solve ends.
     most: largest number of steps.
@@ -137,8 +137,8 @@ class _State:
     def refresh(self) -> None:
         """Correct rounding errors in the fixed sums of the coefficients b, then compute the gradients f = K b + q.
 
-        K is the kernel matrix, and q the linear term of the dual. If all coefficients of a sum are within rounding of a
-        bound, each moves to its bound, and the sum keeps its rounding error.
+        K is the kernel matrix, and q the linear term of the dual. If only rounding errors separate all coefficients of
+        a sum from bounds, each coefficient moves to its bound. The rounding error of this sum is not corrected.
         """
         sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
         for g in np.flatnonzero(sums != self.total):
@@ -155,7 +155,7 @@ class _State:
                 self.b[in_group] = snapped_b
                 continue  # all coefficients are at bounds; a correction of their sum would make one of them seem free
             distance = b - lo if excess > 0 else hi - b
-            # Change free coefficients first, then coefficients at bounds; within each kind, the largest distance first.
+            # Change free coefficients before coefficients at bounds; in each kind, first those that can move farthest.
             order = np.lexsort((-distance, at_bound(b)))
             b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(distance[order]), abs(excess)), prepend=0.0)
             self.b[in_group] = np.clip(b, lo, hi)
@@ -167,14 +167,13 @@ class _State:
         return float(self.b @ (self.f + self.q)) / 2 + self.epsilon * size, EPS * self.max_diagonal * size**2 / 100
 
     def choose_entering(self, optimality: Extremes, max_joined: int, least: float) -> NDArray[np.int8]:
-        """Choose the coefficients that become free: coefficients at a bound that violate optimality most.
+        """Choose coefficients at bounds to become free: the ones that violate optimality most.
 
         Return a number for each coefficient: 1 if it becomes free to rise, -1 if it becomes free to fall, else 0. If
         the dual has a term epsilon * |b| with epsilon > 0, a coefficient of 0 counts as at a bound.
 
-        max_joined: largest number of coefficients that become free to rise, and of coefficients that become free to
-            fall.
-        least: a coefficient is chosen only if its KKT violation is larger than this.
+        max_joined: at most this many coefficients are chosen to rise, and at most this many to fall.
+        least: a coefficient is chosen only if it violates optimality by more than this number.
         """
         inside, entering, middle = optimality.inside, np.zeros(len(self.b), np.int8), optimality.offset
         if optimality.fixed_sums:
@@ -206,18 +205,18 @@ class _State:
     def hessian(self, rows: Rows) -> Vector:
         """Return the Hessian of the dual with respect to the coefficients with the indices ``rows``.
 
-        The coefficients of all problems follow one another, m for each problem. The Hessian is K among coefficients of
-        one problem, and 0 between different problems.
+        ``rows`` are indices in a vector with the coefficients of all problems, m for each problem. The entry for two
+        coefficients of one problem is the kernel value of their rows. The entry is 0 if their problems differ.
         """
         row, part = rows % self.m, rows // self.m
         tile = self.K[np.ix_(row, row)]
         return tile if self.b.size == self.m else tile * (part[:, None] == part)
 
     def smooth_bounds(self, rows: Rows, up: Flags) -> tuple[Vector, Vector, Vector]:
-        """Return the derivatives of epsilon * |b|, the lower bounds and the upper bounds of some coefficients b.
+        """Return three vectors for some coefficients b: derivatives of epsilon * |b|, lower bounds and upper bounds.
 
-        If epsilon > 0, the bounds end at 0. A coefficient then keeps its sign, and epsilon * |b| is linear between the
-        bounds.
+        If epsilon > 0, the returned bounds of a coefficient do not go beyond 0. So the coefficient keeps its sign, and
+        epsilon * |b| is linear between the bounds.
 
         rows: indices of the coefficients in the vector of all problems' coefficients.
         up: for each of these coefficients, whether it rises if it is 0.
@@ -246,10 +245,10 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
     Return the number of steps that changed a coefficient, and the number of coefficients that were fixed at a bound.
     If the dual has a term epsilon * |b| with epsilon > 0, 0 is a bound too.
 
-    inside: mask of the coefficients between their bounds; all of them are free.
-    entering: 1 or -1 for a coefficient that becomes free to rise or to fall, 0 for all others.
-    ridge: number added to the diagonal of K_FF, the kernel matrix among F, before it is factored. The unit is the size
-        of F times the largest diagonal entry of K_FF. The ridge grows if K_FF is not positive definite with it.
+    inside: mask of the coefficients between their bounds, which all belong to F.
+    entering: 1 for a coefficient that joins F and can rise, -1 for one that joins F and can fall, 0 for all others.
+    ridge: first ridge to try. The product ridge * |F| * (largest diagonal entry of K_FF) is added to the diagonal of
+        K_FF, the kernel matrix among F. If K_FF is then not positive definite, a larger ridge is tried.
     """
     F = np.flatnonzero(inside | (entering != 0))
     if not F.size:
@@ -266,7 +265,7 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
         d = face.minimum(fixed, zeros)
         if d is None:
             break
-        if sums:  # the step d must not change the fixed sums of coefficients: remove the rounding errors of d's sums
+        if sums:  # rounding errors are removed from the step d, because d must not change the fixed sums
             free_count = np.bincount(group[~fixed], minlength=len(present))
             for _ in range(2):
                 excess = np.bincount(group, d, len(present)) / np.maximum(free_count, 1)
@@ -302,12 +301,13 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
 
 
 def _factorize(hessian: Vector, ridge: float, least: float) -> Factor:
-    """Return the Cholesky factor of the sum of a matrix and a ridge on its diagonal.
+    """Return the Cholesky factor of ``hessian`` plus a small multiple of the identity, called the ridge.
 
-    hessian: the matrix, which is the kernel matrix among the free coefficients.
-    ridge: first ridge to try, relative to the mean diagonal entry of ``hessian``. The ridge grows until the sum is
-        positive definite.
-    least: number that stands for this mean diagonal entry if it is smaller.
+    The ridge grows until the sum is positive definite.
+
+    hessian: Hessian of the dual with respect to the free coefficients.
+    ridge: first ridge to try, in units of max(``least``, mean diagonal entry of ``hessian``).
+    least: smallest unit of ``ridge``.
     """
     ridges = takewhile(np.isfinite, accumulate(repeat(100.0), mul, initial=ridge))
     factor = factor_with_ridge(

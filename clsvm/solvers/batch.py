@@ -38,20 +38,20 @@ from clsvm.solvers.result import Result
 from clsvm.solvers.state import Limits, SmoKernel, View, max_working_set
 from clsvm.threads import one_thread
 
-# A GPU pads a subproblem of at most SMALL rows to a multiple of min(SMALL, work-group size), others of the latter.
+# A GPU pads a subproblem to a multiple of the work-group size G, or of min(SMALL, G) if it has at most SMALL rows.
 SMALL = 128
 STOP = 0.1  # the SMO kernel stops at a violation of STOP * tol; the rest of tol is left for rounding errors of K
 FEW, STOP_FEW = 256, 0.02  # subproblems of at most FEW rows stop at STOP_FEW * tol, because their SMO costs little
 LAUNCH = 20  # a launch of the SMO kernel makes at most LAUNCH * W SMO iterations for a subproblem of W rows
 PER_UNIT, ROWS = 2, 16384  # a batch has PER_UNIT subproblems for each compute unit, or about ROWS rows if that is more
 IN_CACHE = 256 << 10  # the rows of a subproblem stay in a core's cache if they take at most IN_CACHE bytes
-# Rounding errors of gradients f are measured in about SAMPLE rows. Their bound is SAFETY times the largest of them.
+# Errors of gradients f are measured in about SAMPLE rows, and SAFETY times the largest is the bound for all rows.
 SAMPLE, SAFETY = 16, 2
 # Above MANY support vectors, rounding errors of gradients f are measured in the rows that certificate.sample chooses.
 MANY = 2 * certificate.SAMPLE
 REUSE = 1.5  # a freed buffer is reused if its size is at most REUSE times the requested size
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # computes K[rows, columns]
-# The host computes float64 gradients if they need at most ON_HOST * n * d kernel values, for n rows with d features.
+# The host computes float64 gradients that need at most ON_HOST times as many kernel values as X has entries.
 ON_HOST = 1 / 8
 
 
@@ -192,7 +192,8 @@ class _Batch:
     positions
         positions of each subproblem's rows in the device's order of rows, -1 for padding, (B, W).
     row_arguments
-        arguments by which the SMO kernel computes rows of Q when it needs them; empty if Q is filled beforehand.
+        arguments from which the SMO kernel computes a row of Q when it first needs the row; empty if all of Q is
+        computed before.
     """
 
     f: Vector
@@ -248,7 +249,7 @@ class _Batch:
         results: dict[int, Result] = {}
         if self.b.any():
             if self.row_arguments:
-                # Gradients need the rows of Q with b != 0. A launch of the SMO kernel for 0 iterations computes them.
+                # A launch of the SMO kernel for 0 iterations computes the kernel rows of all coefficients b != 0.
                 self._solve(limits._replace(steps=0))
             self._respond()
         while True:
@@ -291,9 +292,9 @@ class _Batch:
     def _imprecise(self, bound: Vector, certain: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Mark the subproblems whose objective may have a relative error above certificate.OBJECTIVE, (B,).
 
-        bound: error bound of the gradients f of each subproblem, (B,).
-        certain: mask (B,) of subproblems whose violation needs no float64 check. The ``bound`` of such a subproblem may
-            be far too large, so its rounding errors are measured in a sample of rows.
+        bound: upper bound of the rounding errors of the gradients f of each subproblem, (B,).
+        certain: mask (B,) of subproblems whose KKT violation needs no float64 check. Their errors are measured in a
+            sample of rows before they are marked, because ``bound`` may be far too large.
         """
         level, weight = certificate.dual_size(self.problem, self.b, self.f)
         imprecise = np.asarray(bound * weight > certificate.OBJECTIVE * level)
@@ -308,9 +309,9 @@ class _Batch:
     def _sampled_error(self, subproblems: NDArray[np.bool_]) -> Vector:
         """Estimate the sum of |b_i| * |error of f_i| over the rows i of each of the B subproblems, (B,).
 
-        b are the coefficients, and f the gradients. Errors are measured in the support vectors that certificate.sample
-        chooses. If the coefficients of a subproblem add up to 0, the mean error is subtracted first, because a constant
-        error does not change the objectives. ``self.f`` is unchanged in the end.
+        b are the coefficients, and f the gradients. :func:`certificate.sample` chooses support vectors, and their f is
+        computed in float64 to measure its errors. If the coefficients of a subproblem add up to 0, the mean error is
+        subtracted first, because a constant error does not change the objectives. ``self.f`` is the same afterwards.
 
         subproblems: mask (B,) of the subproblems to estimate; the result is 0 for all others.
         """

@@ -37,8 +37,7 @@ def finite(values: NDArray[Any], kernel: Any) -> None:
 def precision_insufficient(dtype: str, scale: float, problem: Problem, tol: float) -> bool:
     """Return whether kernel values of ``dtype`` are too coarse to solve ``problem`` within tol.
 
-    Kernel values are too coarse if their rounding error times the largest possible coefficient exceeds
-    INSUFFICIENT * tol.
+    Kernel values are too coarse if their rounding error times the largest possible |coefficient| exceeds 100 * tol.
 
     scale: rounding error of a kernel value in units of eps of ``dtype``.
     """
@@ -114,17 +113,18 @@ class Extremes(NamedTuple):
     def deciding(self, tol: float, errors: Vector) -> NDArray[np.bool_]:
         """Mark the entries whose derivatives must be exact to decide whether the violation is within tol, (entries,).
 
-        An entry is one coefficient of one problem. A group has all entries of a fixed sum. Rounding errors may leave
-        open whether the violation of a group is within tol. In this case, entries are marked whose exact derivative may
-        be the smallest or largest of the group. Free entries are marked too, because they determine the offset. If no
-        sum is fixed, an entry is marked if its own violation may be near or above tol.
+        An entry is one coefficient of one problem. A group is the entries of one fixed sum. If rounding errors are
+        small enough that the violation of a group is surely within tol, none of its entries is marked. In any other
+        group two kinds are marked: entries whose exact derivative may be the smallest or the largest of the group, and
+        free entries, which determine the offset. If no sum is fixed, an entry is marked if its own violation may be
+        near or above tol.
 
         errors: bounds of the rounding errors of the derivatives, (entries,).
         """
         if not self.fixed_sums:
             return (-self.right > tol - 2 * errors) | (self.left > tol - 2 * errors)
         low, high = np.full((2, *self.rho.shape), np.inf), np.full((2, *self.rho.shape), -np.inf)
-        # Within rounding errors, a group's KKT violation is at most high[0] - low[0], and at least high[1] - low[1].
+        # Index 0 of low and high gives an upper bound high - low of each group's KKT violation, index 1 a lower bound.
         for which, sign in enumerate((-1, 1)):
             np.minimum.at(low[which], self.group, self.right + sign * errors)
             np.maximum.at(high[which], self.group, self.left - sign * errors)
@@ -300,9 +300,9 @@ class Check:
         float64, gradients of all rows are computed again, because they have accumulated the rounding of many
         iterations.
 
-        Objectives are checked if ``gap`` is true, or if a report follows. For a report they are not checked if float64
-        gradients give a violation above tol. If rounding could change an objective by more than the share OBJECTIVE,
-        the gradients of support vectors are computed in float64 too.
+        The objectives are checked if ``gap`` is true. If a report follows, they are also checked, except when float64
+        gradients have shown a violation above tol. A check of the objectives computes gradients of support vectors in
+        float64 if their rounding errors may change an objective by a relative error of more than OBJECTIVE (5e-5).
 
         worst: KKT violation computed from the argument f.
         gap: whether the duality gap may end the solve.
@@ -354,8 +354,9 @@ def rows_to_check(problem: Problem, b: Vector, f: Vector, errors: Vector, tol: f
 def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:
     """Return a sample of about SAMPLE of the ``rows``, ascending, and for each the number of rows that it represents.
 
-    A quarter of the sample are the rows with the largest ``sizes``, whose kernel values have the largest rounding
-    errors. The other rows are sorted by their largest |b| over all problems, and every k-th one is taken.
+    First SAMPLE / 4 rows with the largest ``sizes`` are taken, because their kernel values have the largest rounding
+    errors. Then the other rows are sorted by their largest |b| over all problems, and rows at equal distances in this
+    order are taken.
 
     b: coefficients (problems, n).
     sizes: numbers (n,) that grow with the rounding errors of a row's kernel values. For most kernels they are the

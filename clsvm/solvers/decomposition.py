@@ -101,8 +101,8 @@ class Solver(Loop):
     def load(self, problem: Problem, settings: Settings) -> None:
         """Load ``problem`` and its start coefficients, and compute the gradients of the dual at the start.
 
-        The problem has the shape and constraint of the problem loaded before. ``settings.known_gradient`` may have the
-        gradients of coefficients near the start. Only the difference from the known gradients is then computed.
+        All problems that a solver loads have the same shape and constraint. ``settings.known_gradient`` may give
+        coefficients near the start and their gradients. Only the difference from the known gradients is then computed.
         """
         self.problem, self.settings = problem, settings
         start = problem.initial if settings.start is None else settings.start
@@ -127,8 +127,8 @@ class Solver(Loop):
         even, because half of them stay in the next working set. If the constraint fixes two sums, a working set has at
         least 4 rows: a pair for each sum.
 
-        OpenCL kernels need whole blocks of rows, so memory is allocated for a multiple of the block size. The number is
-        lowered in steps of about an eighth until the rows and the kernel matrix among them fit in memory.
+        OpenCL kernels need whole blocks of rows, so memory is allocated for a multiple of the block size. This multiple
+        is lowered in steps of about an eighth until the rows and the kernel matrix among them fit in memory.
         """
         stream, rows, unit = self.stream, gram.rows, max(gram.width, WHOLE)
         real, most = np.dtype(rows.dtype).itemsize, max_working_set(stream)
@@ -221,25 +221,25 @@ class Solver(Loop):
         with self._lap("update"):
             rows.plan(self.stay)
             rows.add_hits()
-        # If ``rows_before_tile`` is set, the working set's rows of K are in the row cache, and this computes nothing.
+        # If ``rows_before_tile`` is set, the row cache has all rows of K that are needed, so no row is computed here.
         with self._lap("rows"):
             rows.compute_misses()
         self._update_optimality()
 
     @contextmanager
     def _lap(self, part: str) -> Iterator[None]:
-        """Measure the seconds of a ``with`` block, which runs the part ``part`` of an outer iteration.
+        """Measure the seconds of a ``with`` block, and add them to the seconds of a ``part`` of an outer iteration.
 
-        The seconds include the device's work if the host waits for the device at the end of the block. The host waits
-        if three conditions hold: the seconds are reported to the user, the problem has more than UNTIMED rows, and the
-        device's profile asks for a convergence check after each outer iteration.
+        If a report follows, the host waits for the device at the end of the block, so that the seconds include the
+        device's work. The host does not wait if the problem has at most UNTIMED rows. It also does not wait on devices
+        whose profile asks for more than one outer iteration between two convergence checks.
         """
         started = perf_counter()
         yield
         if self.stream.profile.sync == 1 and self.settings.reported and self.n > UNTIMED:
             self.stream.finish()
         elif self.sync == 1 or part == "rows":
-            # Send the queued commands to the device. If sync > 1, this is done only after a part "rows".
+            # If convergence checks are rare, queued commands are started only after the computation of rows of K.
             self.stream.flush()
         self.history.add_seconds(part, started)
 
@@ -288,8 +288,9 @@ class Coupled(Solver):
 
     With the gradients f_p = K b_p + q_p, the KKT violation of row i is
     v_i = max {f_pi : b_pi > lo_pi} - min {f_pi : b_pi < hi_pi} over the classes p. The working set gets the rows with
-    the largest v_i. For this, Selection takes -v as the gradients of a single problem without bias. An SMO iteration
-    minimises over the coefficients b_pi of all classes p for one row i.
+    the largest v_i. The class Selection finds these rows as in a single problem without bias: the gradient of row i is
+    -v_i there, and its coefficient is 0 and can only rise. An SMO iteration minimises over the coefficients b_pi of all
+    classes p for one row i.
     """
 
     def _other_bytes(self, W: int, real: int) -> int:

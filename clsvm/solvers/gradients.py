@@ -24,9 +24,9 @@ UNIT = 32  # a subproblem is padded to a multiple of UNIT rows, so that its part
 ALIGN = 128
 # In a symmetric kernel matrix, a value that costs at least MIRRORED multiply-adds is computed once, not twice.
 MIRRORED = 64
-# For m rows and s support vectors, half of the symmetric K of both is computed if it has <= SYMMETRIC * m * s values.
+# Half of the symmetric K among m rows and s support vectors is computed if it has at most SYMMETRIC * m * s values.
 SYMMETRIC = 0.6
-# For m rows and s >= FEW_FACTOR * m support vectors, the transpose K (s, m) is faster. It may take FEW_BYTES bytes.
+# For m rows and s >= FEW_FACTOR * m support vectors, K (s, m) replaces K (m, s) if it takes at most FEW_BYTES bytes.
 FEW_FACTOR, FEW_BYTES = 2, 16 << 20
 TILES = 0.25  # share of the free memory for the kernel matrices of a batch's subproblems, or of one float64 request
 
@@ -71,9 +71,10 @@ def responses(gram: Operator, requests: Sequence[GradientRequest]) -> list[Vecto
 def _method(gram: Operator, request: GradientRequest) -> Callable[[Operator, list[GradientRequest]], list[Vector]]:
     """Choose the function that computes the gradients f of the ``request``, from kernel values K.
 
-    :func:`_from_tiles` is chosen if half of the symmetric kernel matrix among all rows and support vectors is less work
-    than K(rows, support), and if this matrix fits in memory. :func:`_from_transposes` is chosen for few rows and many
-    support vectors, because K(support, rows) is then faster to compute. Otherwise :func:`_from_products` is chosen.
+    :func:`_from_tiles` computes half of the symmetric kernel matrix among all rows and support vectors. It is chosen on
+    CPUs if this is less work than K(rows, support), and if the symmetric matrix fits in memory.
+    :func:`_from_transposes` computes K(support, rows). It is chosen for few rows and many support vectors on devices
+    where K(rows, support) takes longer. Otherwise :func:`_from_products` is chosen.
     """
     stream, rows, support = gram.stream, len(request.rows), len(request.support)
     m = len(np.union1d(request.rows, request.support))
@@ -145,11 +146,11 @@ def _panels(
 ) -> Iterator[list[tuple[Panel, Buffer, Panel, Buffer]]]:
     """Gather the rows of several kernel matrices K(R, U) into panels, which are buffers of rows of X.
 
-    Yield a list with four arguments of :meth:`Operator.between` for each matrix: the panel with the rows U, the
-    positions of U, the panel with the rows R, and the number of rows R.
+    Yield a list with a tuple of four device objects for each matrix: a panel with the rows U, a buffer with the
+    positions of U, a panel with the rows R, and a buffer with the number of rows R.
 
     left: for each matrix, the positions of the rows U in the device's order of rows.
-    right: for each matrix, the positions of the rows R.
+    right: for each matrix, the positions of the rows R in the device's order of rows.
     """
     stream, parts, sizes = gram.stream, [], [*zip(map(len, left), map(len, right), strict=True)]
     A, B = (_round_up(gram, max(map(len, vectors)), ALIGN) for vectors in (left, right))

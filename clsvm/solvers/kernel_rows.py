@@ -1,13 +1,13 @@
 """Compute and cache rows of the kernel matrix K for a solve, and choose the sizes of working set and row cache.
 
 An outer iteration first needs the tile Q = K(ws, ws), the kernel matrix among its working set ws. Then it needs the
-row K(i, X) for each row i whose coefficient has changed, where X are all rows. It can be less work to compute rows of K
-earlier, in two ways:
+row K(i, X) for each row i whose coefficient has changed, where X are all rows. Two methods compute rows of K before
+they are needed, if this is less work:
 
-Rows before the tile: all rows K(ws, X) are computed first, and Q is copied from them. This is less work if a value of Q
-costs much more than a value of a row. An inverted index of X, for example, makes whole rows cheap, while Q is computed
-from CSR rows. The row cache must hold all rows K(ws, X), and the iteration must need most of them. A row is called
-"idle" if the iteration does not need it, because none of its coefficients changes.
+Rows before the tile: all rows K(ws, X) are computed first and stored in the row cache, and Q is copied from them. This
+is less work if a value of Q costs much more than a value of a row, and few rows are idle. A row is called "idle" if the
+iteration does not need it, because none of its coefficients changes. For example, an inverted index of X makes whole
+rows cheap, while Q is computed from CSR rows.
 
 Prefetched rows: all rows of K that the cache lacks are computed together, before iterations need them. Half of the
 values among these rows follow by symmetry (:func:`clsvm.gram.store.fill`).
@@ -36,23 +36,23 @@ Positions = NDArray[np.int32]
 CACHE_SHARE = 0.75  # share of the free memory for the row cache; the float64 check needs the rest
 SINGLE_VALUE = 4.0  # factor by which a value of a cached row costs more if it is read alone, not with the whole row
 IDLE = 0.05  # assumed share of a working set's rows whose coefficients do not change, until iterations measure it
-# Share of a working set's K that is computed: the last set's K gives a quarter, and symmetry half of the rest.
+# A quarter of K among a working set is copied from the last K, and half of the rest by symmetry, so 3/8 is computed.
 NEW_SHARE = 3 / 8
-# When this share of rows of K is computed, and at each doubling, a solve may compute all other rows in advance.
+# After FIRST_PREFETCH * n of n rows of K, and whenever that number doubles, a solve may compute all others in advance.
 FIRST_PREFETCH = 1 / 8
 MIN_GAIN = 1.25  # rows are computed in advance only if the expected saving exceeds MIN_GAIN times the cost
-REUSED = 1 / 2  # if kernel values are cheap, a solve caches rows of K only after it has computed REUSED * n of n rows
+REUSED = 1 / 2  # if kernel values are cheap, rows of K (n, n) are cached only after REUSED * n of them were computed
 FUNCTION = 1 / 2  # computing a kernel value from an inner product costs FUNCTION * Profile.value_cost
 MIN_WORKING_SET = 16  # smallest working set that "auto" takes, in rows
 # Numbers that the cost model of working sets assumes, fitted to the data sets a9a, ijcnn1, covtype and MNIST
 DECLINE, FRESH, INNER_STEPS = (
-    0.3,  # DECLINE: with working sets of W rows, a solve changes coefficients about W^-DECLINE times as often
+    0.3,  # DECLINE: the number of coefficient changes in a solve with working sets of W rows varies as W^-DECLINE
     0.65,  # FRESH: share of the rows of a working set whose coefficients change in an outer iteration
     1.5,  # INNER_STEPS: SMO iterations in an outer iteration for each row whose coefficient it changes
 )
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients change at all in a solve
 # With working sets of W rows, a cache of R < STAYING * W rows of K evicts rows that are soon needed again.
-# With R < STAYING * W cached rows, RECOMPUTED * (STAYING * W / R)^EVICTION times as many rows of K are computed.
+# For R < STAYING * W cached rows, the cost of computed rows is multiplied by RECOMPUTED * (STAYING * W / R)^EVICTION.
 STAYING, RECOMPUTED, EVICTION = 1.5, 1.6, 0.2
 # If the kernel matrix among the working set has more than NEAR_BYTES, an SMO iteration costs FAR_COST times as much.
 NEAR_BYTES = 4 << 20
@@ -68,15 +68,15 @@ def copy_cost(profile: Profile) -> float:
 
 
 def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None = None) -> float:
-    """Return the cost of a kernel value K(ws, ws) among a working set ws, if it is copied from rows K(ws, X).
+    """Return the cost of one value of Q = K(ws, ws), if all rows K(ws, X) are computed and Q is copied from them.
 
-    X are all rows. An outer iteration does not need K(i, X) if the coefficient of row i does not change. The result is
-    the cost of copying a value, plus a share of the cost of rows of K that are not needed. The unit is the time of one
-    multiply-add in a product of dense rows.
+    ws is the working set, and X are all rows. A row of ws is idle if its coefficient does not change: its row of K is
+    computed only for Q. The result is the cost of copying a value, plus the cost of idle rows of K divided by the
+    number of new values of Q. The unit is the time of one multiply-add in a product of dense rows.
 
     n: number of values of a row of K.
     W: number of rows of the working set.
-    idle: average number of rows in an outer iteration whose coefficients do not change; None assumes IDLE * W.
+    idle: average number of idle rows in an outer iteration; None stands for IDLE * W.
     """
     return copy_cost(profile) + (IDLE * W if idle is None else idle) * n * rows.cost / (NEW_SHARE * W * W)
 
@@ -90,7 +90,7 @@ def compute_rows_first(
 
     n: number of values of a row of K.
     W: number of rows of the working set.
-    idle: number of rows whose coefficients did not change, summed over all outer iterations so far.
+    idle: number of times so far that a row entered a working set and its coefficient did not change.
     steps: number of outer iterations so far.
     missing: whether the row cache lacks any row of K.
     """
@@ -127,9 +127,9 @@ class ChangedRows(NamedTuple):
     count
         number of listed rows.
     row
-        positions of the listed rows in the device's order of rows; None if the row cache has their rows of K.
+        positions of the listed rows i in the device's order of rows; None if the row cache has all K(i, X).
     slot
-        slots in the row cache for the rows of K.
+        for each listed row i, the slot in the row cache for its kernel values K(i, X).
     D
         changes of the listed rows' coefficients, (problems, capacity). The lists have room for ``capacity`` rows.
     """
@@ -153,8 +153,8 @@ class KernelRows:
     last_counters
         :meth:`counters` at the last convergence check.
     uncached
-        number to add to the device's count of computed rows, which is not exact. Rows that Newton steps compute outside
-        the cache raise this number. Rows computed in advance lower it by the share that is copied by symmetry.
+        correction to add to the device's count of computed rows. It grows by the rows that Newton steps compute without
+        the cache. It falls by the share of rows computed in advance that was in fact copied by symmetry.
     prefetched
         number of rows computed in advance, without the share that is copied by symmetry.
     computed
@@ -192,8 +192,8 @@ class KernelRows:
     def counters(self) -> NDArray[np.int64]:
         """Return four counts of the solve, (4,): SMO iterations, computed rows of K, filled slots, and idle rows.
 
-        A slot is the place of a row in the row cache. A row is idle in the outer iteration in which it enters the
-        working set, if none of its coefficients changes then.
+        A slot is the place of a row in the row cache. The last count is the number of times that a row entered a
+        working set and none of its coefficients changed in that outer iteration.
         """
         return self.state.stream.read(self.selection.counters, np.int64, 4)
 
@@ -450,9 +450,9 @@ def _sizes(largest: int) -> list[int]:
 def cost(profile: Profile, n: int, width: float, value: float, W: int, layout_cost: float = 0.0) -> float:
     """Return the cost of a solve with a working set of W rows, up to a factor that is the same for every W.
 
-    A row whose coefficient changes costs n values of K, SMO iterations, and a share of an outer iteration. The cost of
-    an outer iteration is for launches of OpenCL kernels, the choice of the working set, half of the W x W kernel matrix
-    among it, and storing rows of X on the device.
+    The cost is the number of coefficient changes times the cost of a change. A change costs the n values of a row of K,
+    some SMO iterations, and a share of the other work of an outer iteration: launches of OpenCL kernels, the choice of
+    the working set, half of its W x W kernel matrix, and storing rows of X on the device.
 
     The unit is the time of one multiply-add in a product of dense rows.
 

@@ -45,7 +45,7 @@ RIDGE = 10.0  # the first ridge is RIDGE * eps * sqrt(number of free coefficient
 RIDGE_GROWTH, TRIES = 30.0, 5
 MOST, LEAST = 4096, 32  # largest and smallest number of free coefficients of a Newton step
 ALIGN = 256  # buffers for rows of X hold a multiple of ALIGN rows, so that buffers of few different sizes are needed
-SHORT = 0.5  # a Newton step changes the coefficients by t * d; it is not made if the best t is less than SHORT
+SHORT = 0.5  # a Newton step is not made if the line search finds the minimum at less than SHORT of its length
 BLOCK = 1024  # largest number of rows of a block of the Cholesky factor, so that a block's square fits in caches
 # COPIES: on the host, a step with m free coefficients takes at most COPIES arrays (m, m) in the dtype of K.
 # PRODUCTS: inner products in a :class:`Factor` of m free coefficients take at most PRODUCTS * m^2 bytes.
@@ -329,7 +329,7 @@ class CostModel:
     """
 
     def __init__(self) -> None:
-        self._log: list[tuple[float, float]] = []  # (cost of SMO, log of the least violation) at each convergence check
+        self._log: list[tuple[float, float]] = []  # (cost of SMO, log of the least violation so far) at recorded checks
         self._first = 0.0  # first KKT violation
         # _stepped: whether a Newton step was tried. _price_factor: factor of the estimated cost of the next one.
         self._stepped, self._price_factor = False, 1.0
@@ -337,14 +337,15 @@ class CostModel:
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
         """Return whether the rest of the solve by SMO is expected to cost more than a Newton step.
 
-        Call this method at each convergence check. It records the KKT violation once the violation has fallen to LOW
-        times its first value. It assumes that the violation keeps falling as fast as in the second half of the records.
+        Call this method at each convergence check. It begins to record the KKT violation when the violation has fallen
+        to half of its first value. The estimate assumes that the violation keeps falling as fast as in the later half
+        of the recorded checks.
 
         cost: cost of SMO so far.
         violation: KKT violation now.
         tol: KKT violation to reach.
         price: cost of a Newton step, in the unit of ``cost``.
-        late: whether to record the violation even if it is not low, because SMO has computed many rows of K.
+        late: whether to begin recording at any violation, because SMO has computed many rows of K.
         """
         self._first = self._first or violation
         if not self._log and violation > LOW * self._first and not late:
@@ -443,11 +444,12 @@ class Newton:
         return change
 
     def apply(self, change: Vector) -> bool:
-        """Add t * ``change`` to the coefficients b, with the t <= 1 that minimises the dual.
+        """Add t * ``change`` to the coefficients, with the t in (0, 1] that minimises the dual.
 
-        If the best t is less than SHORT, b does not change. Return whether the dual fell.
+        Return True if the dual fell. Return False, and leave the coefficients as they are, if this t is less than 0.5
+        or if no t lowers the dual.
 
-        change: change of the coefficients to their joint minimum, (1, n).
+        change: step from the coefficients to the minimum of the dual over all free coefficients, (1, n).
         """
         state, stream = self._state, self._stream
         problem, b, f = state.now()

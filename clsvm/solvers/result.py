@@ -210,8 +210,8 @@ class Result:
     def with_precision_status(self, rounding: float, settings: Settings | Options) -> Result:
         """Return the result, with the status PRECISION if float64 rounding errors may exceed a tenth of the tolerance.
 
-        rounding: bound of the rounding error of the gradients in float64, divided by the sum of |b| over the
-            coefficients b.
+        rounding: number such that float64 gradients have rounding errors of at most ``rounding`` times the sum of |b|
+            over the coefficients b.
         """
         tol, gap_tol, weight = settings.tol, settings.gap_tol, float(np.abs(self.b).sum(axis=1).max(initial=0.0))
         rounding_error = rounding * weight

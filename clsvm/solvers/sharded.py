@@ -62,13 +62,13 @@ def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, mo
 
     rows, f, b: row numbers, gradients and coefficients of the candidates, (c,).
     least, most: smallest and largest derivative of the dual over all rows, for each fixed sum of coefficients.
-    quota: largest number of candidates to choose. If a sum of coefficients is fixed, it is the largest number of
-        coefficients that should rise, and also of coefficients that should fall.
+    quota: largest number of candidates to choose. If a sum of coefficients is fixed, at most ``quota`` are chosen
+        whose coefficients should rise, and at most ``quota`` whose coefficients should fall.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
     right, left = certificate.one_sided_derivatives(f, b, lo, hi, problem.epsilon)
 
-    def first(violation: Vector) -> Rows:  # indices of the ``quota`` largest violations > 0; lower rows first if equal
+    def first(violation: Vector) -> Rows:  # indices of the largest positive violations; in a tie, lower row numbers
         places = np.flatnonzero(violation > 0)
         return places[np.lexsort((rows[places], -violation[places]))[:quota]]
 
@@ -210,7 +210,7 @@ class Sharded(Loop):
     def _fetch_rows(self, name: str, rows: Rows, call: Call) -> Data:
         """Return the rows of X with the ascending row numbers ``rows``, from the shards that have them.
 
-        name: "original" for rows as the user gave them, "prepared" for rows minus the layout's centre, in K's dtype.
+        name: "original" for unchanged rows of X, "prepared" for rows of X minus plan.centre, cast to the dtype of K.
         call: function that sends a request to the shards.
         """
         found = call(name, [(part,) if len(part) else None for part in split(rows, self._shards.sizes)])
@@ -219,7 +219,7 @@ class Sharded(Loop):
     def _support_vectors(self, name: str, b: Vector, step: int, call: Call) -> Iterator[tuple[Rows, Data]]:
         """Yield the support vectors, at most ``step`` at a time: their row numbers and their features.
 
-        name: "original" for rows as the user gave them, "prepared" for rows minus the layout's centre, in K's dtype.
+        name: "original" for unchanged rows of X, "prepared" for rows of X minus plan.centre, cast to the dtype of K.
         call: function that sends a request to the shards.
         """
         support = np.flatnonzero(b[0])
@@ -232,7 +232,7 @@ class Sharded(Loop):
     def _step(self) -> None:
         before = self._steps
         self._solve()
-        # Without an SMO iteration, the candidates were chosen from outdated derivatives. Request new candidates.
+        # If no SMO iteration was made, the candidates come from outdated derivatives, so new ones are requested.
         if self._steps == before:
             self._request_candidates()
             self._solve()
@@ -388,13 +388,13 @@ class Change(NamedTuple):
     rows, b
         rows of the shard with changed coefficients, as row numbers in the shard, and the new coefficients.
     X
-        the m rows, from all shards, whose coefficients changed and whose row of K is not cached, (m, d); None if m = 0.
+        the m rows of all shards with changed coefficients and no kernel values in the row caches, (m, d), or None.
     weights
         changes of the coefficients of the m rows, (m,).
     slots
-        slots of the cache for the m rows of K, (m,); empty if the shards do not cache rows of K.
+        slots of the row cache where the kernel values of the m rows will be stored, (m,); empty if there is no cache.
     hits, hit_weights
-        for the h rows with changed coefficients whose rows of K are cached: the slots, and the changes, both (h,).
+        for the h rows with changed coefficients and kernel values in the row caches: slots and changes, both (h,).
     """
 
     staying: Rows
@@ -415,7 +415,7 @@ class ShardInfo(NamedTuple):
     """Hold the properties of a shard, and the sizes of working set and row cache that suit the shard.
 
     sizes: numbers that grow with rounding errors of kernel values, for most kernels the rows' squared norms.
-    extent: largest and smallest size and entry of the shard's rows (precision.measured).
+    extent: largest and smallest of ``sizes``, and largest and smallest absolute entry of the shard's rows.
     W: number of rows of a working set (kernel_rows.sizes).
     cache_bytes: bytes of the row cache (kernel_rows.sizes).
     reason: text that says why working set and row cache have their sizes.
@@ -563,7 +563,7 @@ class Shard:
         return Candidates(chosen, f[ws], self.prepared(chosen), f[staying], *optimality, self.cache.capacity)
 
     def prepared(self, rows: Rows) -> Data:
-        """Return the rows of X with the row numbers ``rows``, minus the layout's centre, cast to ``self.dtype``."""
+        """Return the rows of X with the row numbers ``rows``, minus ``self.plan.centre``, cast to ``self.dtype``."""
         X, centre = self.X[rows], self.plan.centre
         return (centred(X, centre) if centre.any() else X).astype(self.dtype, copy=False)
 

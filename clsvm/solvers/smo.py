@@ -31,7 +31,7 @@ PATIENCE = 200  # smallest number of outer iterations without progress after whi
 MAX_CERTIFICATES = 20
 # With at most FEW_ROWS rows, objectives are checked in float64 even if max_iter or max_time ended the solve.
 FEW_ROWS = 4096
-# The duality gap needs a pass over all rows, so it is computed once for about GAP_ROWS rows of working sets.
+# The duality gap needs a pass over all rows. For working sets of W rows, it is computed every GAP_ROWS / W iterations.
 GAP_ROWS = 512
 # The parts of a solve that are timed: "free" is a Newton step, "gap" the objectives, "exact" the float64 check.
 PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")
@@ -200,7 +200,7 @@ class Loop(ABC):
         return False
 
     def cleared(self) -> AbstractContextManager[None]:
-        """Return a context manager that may free device buffers. They are allocated again when its block ends."""
+        """Return a context manager that may free device buffers for its block, and allocates them again at the end."""
         return nullcontext()
 
     def run(self) -> Result:
@@ -298,8 +298,9 @@ class Loop(ABC):
     def _close_enough(self, violation: float) -> bool:
         """Return whether a solve whose KKT violation is within tol shall end at this ``violation``.
 
-        Some results need a check in float64. To continue to a violation of CLOSE * tol is worthwhile only if it avoids
-        the check. So return True if a result at ``violation`` needs no check, or if a result at CLOSE * tol needs one.
+        A result needs a float64 check if rounding errors leave open whether its violation is within tol. The solve
+        shall end now if the result needs no check. It shall also end now if a check would be needed even at a violation
+        of 0.6 * tol, because more iterations would then not avoid the check.
         """
         tol = self.settings.tol
         if self.check.exact is None or violation <= CLOSE * tol or self.dtype == "float64":
@@ -310,9 +311,9 @@ class Loop(ABC):
     def _stalled(self, optimality: Optimality) -> bool:
         """Return whether the solve has stalled.
 
-        A solve has stalled if no SMO iteration was made since the last check. It has also stalled if for many outer
-        iterations neither the KKT violation fell nor the dual objective rose. If rounding errors of K are very large
-        for tol, it has stalled even if the dual objective rose.
+        A solve has stalled if no SMO iteration was made since the last check. If the KKT violation has not fallen for
+        many outer iterations, the dual objective is examined: the solve has stalled unless the objective rose. If
+        rounding may change the gradients by more than 100 * tol, the solve has stalled even if the objective rose.
         """
         history = self.history
         if optimality.worst < 0.99 * history.best:
@@ -330,8 +331,8 @@ class Loop(ABC):
     def _record_check(self, optimality: Optimality) -> float:
         """Update trace and progress display. Return the relative duality gap if it may end the solve now, else nan.
 
-        The gap may end the solve after every k-th outer iteration, for a fixed number k. A repeated fit therefore ends
-        at the same iteration.
+        The gap may end the solve only at outer iterations whose number is a multiple of a constant. A repeated fit
+        therefore ends at the same iteration.
         """
         s, history, now = self.settings, self.history, perf_counter()
         every = max(1, GAP_ROWS // (self.W * self.sync)) * self.sync

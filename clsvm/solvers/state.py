@@ -115,7 +115,7 @@ def squares(profile: Profile, wide: int, high: int) -> tuple[tuple[int, int], tu
 def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
     """Return a function that copies the computed half of a symmetric kernel matrix Q (W, W) to the other half.
 
-    The arguments of the function are W, ``reused`` and Q. The square Q[:reused, :reused] is complete already.
+    The function has the arguments W, ``reused`` and Q. It skips Q[:reused, :reused], which is complete before the call.
     """
     kernel = stream.variant(carry(stream.profile, dtype), "mirror")
     return lambda W, reused, Q: kernel(*squares(stream.profile, W, W - reused), W, reused, Q)
@@ -210,10 +210,10 @@ class State:
         self.view = View(self.f, self.b, lo, hi, stream.buffer(8))
 
     def load(self, problem: Problem, start: Vector, known_gradient: tuple[Vector, Vector] | None) -> Vector:
-        """Load ``problem`` with its coefficients at the start.
+        """Load ``problem``, its coefficients ``start``, and the gradients of ``known_gradient`` to the device.
 
-        The gradients on the device are those of ``known_gradient``. Return the difference d between ``start`` and the
-        coefficients of ``known_gradient``: the caller must add K d to the gradients, for the kernel matrix K.
+        Return the difference d between ``start`` and the coefficients of ``known_gradient``. The caller must add K d to
+        the gradients, with the kernel matrix K, to make them the gradients at ``start``.
 
         start: coefficients in the caller's order of rows, for each problem and row.
         known_gradient: coefficients near ``start`` and their gradients. None stands for coefficients of 0.
@@ -261,8 +261,8 @@ class State:
         """Add the product K b to the gradients.
 
         b: numbers in the caller's order of rows, (problems, rows).
-        panel: buffer for rows of X with b != 0. A product takes as many of these rows as the buffer can hold, or more
-            if all of K is on the device.
+        panel: buffer for the rows of X with b != 0. The method makes several products if the buffer cannot hold all of
+            these rows. If all of K is on the device, a product takes more rows than the buffer can hold.
         """
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
         max_vectors = (s.limit - s.allocated) // (2 * (8 * self.P + 4)) if gram.whole else 0
@@ -387,10 +387,10 @@ class Selection:
     def read_extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
         """Read what extremes.cl computed for each chunk of rows, and the counters of the solve; return three arrays.
 
-        The first array has the dual's smallest and largest derivative, and the sum of derivatives for free
-        coefficients. The second has the rows of the smallest and largest derivative, and the number of free
-        coefficients. Both have the shape (chunks, groups, 4), and the last of four numbers is unused. A group is the
-        rows that have the same offset. The third array has the counters (4,).
+        A group is the rows that have the same offset. The first array (chunks, groups, 4) has the smallest and the
+        largest derivative of the dual, the sum of the derivatives for free coefficients, and an unused number. The
+        second array (chunks, groups, 4) has the row of the smallest derivative, the row of the largest, the number of
+        free coefficients, and an unused number. The third array has the counters (4,).
         """
         numbers, places, counters = self._extremes.read(self.stream)
         return self.stream.narrow(numbers), places, counters
