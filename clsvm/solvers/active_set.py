@@ -5,7 +5,7 @@ Given:    the kernel matrix K (m, m), the linear term q, the bounds lo and hi, a
           problem; or the problems of all classes in Crammer and Singer's multiclass SVM, where the coefficients of a
           row have a fixed sum over the classes
 Returns:  b, the gradients f = K b + q, the KKT violation and the number of steps
-Stops:    violation <= tol, or no step lowers the function above, or the caller stops it
+Stops:    violation <= tol / 2, or several factorizations in a row brought no progress, or the caller stops it
 Source:   Scheinberg 2006 (An efficient implementation of an active set method for SVMs); Nocedal and Wright, 16.5
 
     repeat until stopped:
@@ -46,7 +46,7 @@ RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3
 ROUNDS = 100  # a solve over n coefficients factors K among the free coefficients at most n + ROUNDS times
 # After PAIRS factorizations of K without progress, every second step changes only the two most violating coefficients.
 PAIRS = 2
-# The solve ends if more than STUCK factorizations of K in a row made no progress in KKT violation and dual objective.
+# The solve ends after more than STUCK factorizations of K in a row without a lower KKT violation or dual objective.
 STUCK = 10
 CLOSE = 0.5  # the solve stops at a KKT violation of CLOSE * tol
 REFINEMENTS = 1  # iterative refinements of each step, because the step's linear system may be nearly singular
@@ -116,7 +116,7 @@ def solve(
         steps += made_steps
         current, noise = state.dual()
         decreased, lowest_dual = current < lowest_dual - noise, min(current, lowest_dual)
-        # Free more coefficients next time if few reached a bound, because each that reaches a bound costs a step.
+        # Free more coefficients next time if few reached a bound: each coefficient that reaches a bound costs a step.
         next_max = 2 * max_joined if 4 * fixed <= np.count_nonzero(entering) else max_joined // 2
         if decreased:
             stuck, max_joined = 0, max(MIN_JOINED, next_max)
@@ -245,7 +245,7 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
     Return the number of steps that changed a coefficient, and the number of coefficients that were fixed at a bound.
     If the dual has a term epsilon * |b| with epsilon > 0, 0 is a bound too.
 
-    inside: mask of the coefficients between their bounds, which all belong to F.
+    inside: mask of the coefficients between their bounds. All of these coefficients are in F.
     entering: 1 for a coefficient that joins F and can rise, -1 for one that joins F and can fall, 0 for all others.
     ridge: first ridge to try. The product ridge * |F| * (largest diagonal entry of K_FF) is added to the diagonal of
         K_FF, the kernel matrix among F. If K_FF is then not positive definite, a larger ridge is tried.

@@ -193,7 +193,7 @@ class _Batch:
         positions of each subproblem's rows in the device's order of rows, -1 for padding, (B, W).
     row_arguments
         arguments from which the SMO kernel computes a row of Q when it first needs the row; empty if all of Q is
-        computed before.
+        computed before the kernel runs.
     """
 
     f: Vector
@@ -293,8 +293,8 @@ class _Batch:
         """Mark the subproblems whose objective may have a relative error above certificate.OBJECTIVE, (B,).
 
         bound: upper bound of the rounding errors of the gradients f of each subproblem, (B,).
-        certain: mask (B,) of subproblems whose KKT violation needs no float64 check. Their errors are measured in a
-            sample of rows before they are marked, because ``bound`` may be far too large.
+        certain: mask (B,) of subproblems whose KKT violation needs no float64 check. In such a subproblem, errors are
+            measured in a sample of rows, because ``bound`` may be far too large.
         """
         level, weight = certificate.dual_size(self.problem, self.b, self.f)
         imprecise = np.asarray(bound * weight > certificate.OBJECTIVE * level)

@@ -67,7 +67,8 @@ class Extremes(NamedTuple):
     left
         derivative of the dual for a falling coefficient, (entries,); -infinity at the lower bound.
     inside
-        whether an entry is free: ``right`` equals ``left``, and with epsilon > 0 the coefficient is not 0, (entries,).
+        mask of the free entries, (entries,). An entry is free if ``right`` equals ``left``. If epsilon > 0, an entry
+        with the coefficient 0 is never free.
     group
         number of the group of each entry, (entries,).
     least
@@ -354,9 +355,8 @@ def rows_to_check(problem: Problem, b: Vector, f: Vector, errors: Vector, tol: f
 def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:
     """Return a sample of about SAMPLE of the ``rows``, ascending, and for each the number of rows that it represents.
 
-    First SAMPLE / 4 rows with the largest ``sizes`` are taken, because their kernel values have the largest rounding
-    errors. Then the other rows are sorted by their largest |b| over all problems, and rows at equal distances in this
-    order are taken.
+    A quarter of the sample are the rows with the largest ``sizes``, whose kernel values have the largest rounding
+    errors. The other rows are sorted by their largest |b| over all problems, and every k-th one is taken.
 
     b: coefficients (problems, n).
     sizes: numbers (n,) that grow with the rounding errors of a row's kernel values. For most kernels they are the

@@ -187,8 +187,8 @@ class Solver(Loop):
     def _between_checks(self, optimality: Optimality) -> bool:
         """Reserve memory for the row cache, and compute rows of K in advance if that saves time.
 
-        Then make a Newton step if its estimated cost is less than that of going on by SMO. Return whether the Newton
-        step was made and lowered the dual.
+        Then make a Newton step if it is estimated to cost less than the SMO iterations that it replaces. Return whether
+        a Newton step was made and lowered the dual.
         """
         started, newton = perf_counter(), self.newton
         self.rows.reserve(self.history.outer, self.sync, self.history.deadline)

@@ -335,9 +335,9 @@ class KernelRows:
     def prefetch(self, deadline: float = np.inf) -> tuple[int, int]:
         """Compute all rows of K that the row cache lacks, or as many as time allows, and store them in the cache.
 
-        Return the number of new rows in the cache, and the number of values copied by symmetry, divided by the length
-        of a row. Do nothing if the cache has no room for all missing rows. A row counts as cached only when all its
-        values are complete.
+        Return two numbers: how many rows are new in the cache, and how many whole rows the values copied by symmetry
+        would fill. Do nothing if the cache has no room for all missing rows. If the time is over, only complete rows
+        count as cached.
 
         deadline: perf_counter() at which the time is over.
         """

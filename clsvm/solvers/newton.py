@@ -188,10 +188,10 @@ def factor_with_ridge(
 
 
 class Face:
-    """Minimise 1/2 d'Md + g'd over d (m,) by a Cholesky factor of M, with the sum of d in each group 0.
+    """Minimise 1/2 d'Md + g'd over d (m,) by a Cholesky factor of M, under constraints.
 
-    :meth:`minimum` can also fix entries of d at given values. The multipliers of all fixed sums and entries are found
-    from a Schur complement of M.
+    The entries of d are divided into groups, and the sum of each group is fixed at 0. :meth:`minimum` can also fix
+    entries of d at given values. The multipliers of all constraints are found from a Schur complement of M.
 
     factor: Cholesky factor of M.
     g: linear term, which is the gradient at d = 0, (m,).

@@ -210,7 +210,7 @@ class Sharded(Loop):
     def _fetch_rows(self, name: str, rows: Rows, call: Call) -> Data:
         """Return the rows of X with the ascending row numbers ``rows``, from the shards that have them.
 
-        name: "original" for unchanged rows of X, "prepared" for rows of X minus plan.centre, cast to the dtype of K.
+        name: "original" for rows as the user gave them, "prepared" for rows minus the layout's centre, in K's dtype.
         call: function that sends a request to the shards.
         """
         found = call(name, [(part,) if len(part) else None for part in split(rows, self._shards.sizes)])
@@ -219,7 +219,7 @@ class Sharded(Loop):
     def _support_vectors(self, name: str, b: Vector, step: int, call: Call) -> Iterator[tuple[Rows, Data]]:
         """Yield the support vectors, at most ``step`` at a time: their row numbers and their features.
 
-        name: "original" for unchanged rows of X, "prepared" for rows of X minus plan.centre, cast to the dtype of K.
+        name: "original" for rows as the user gave them, "prepared" for rows minus the layout's centre, in K's dtype.
         call: function that sends a request to the shards.
         """
         support = np.flatnonzero(b[0])
@@ -563,7 +563,7 @@ class Shard:
         return Candidates(chosen, f[ws], self.prepared(chosen), f[staying], *optimality, self.cache.capacity)
 
     def prepared(self, rows: Rows) -> Data:
-        """Return the rows of X with the row numbers ``rows``, minus ``self.plan.centre``, cast to ``self.dtype``."""
+        """Return the rows of X with the row numbers ``rows``, minus the layout's centre, cast to ``self.dtype``."""
         X, centre = self.X[rows], self.plan.centre
         return (centred(X, centre) if centre.any() else X).astype(self.dtype, copy=False)
 

@@ -7,7 +7,7 @@ no problem.
 :class:`Selection` chooses working sets by a histogram of the rows' KKT violations, without sorting. The rows that stay
 from the last working set come first, then the rows with the largest violations. Half of the new rows have coefficients
 that should rise, and half have coefficients that should fall. In a problem without bias, the new rows have the largest
-violations of both kinds together. No array with a number for each row is sent to the host.
+violations, whether their coefficients should rise or fall. No array with a number for each row is sent to the host.
 """
 
 from collections.abc import Callable
