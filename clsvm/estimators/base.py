@@ -151,8 +151,8 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     def _solver_params(self) -> dict[str, Any]:
         """Return the parameters of the estimator and their values as a dict.
 
-        The dict has the parameters in ``_table`` that the constructor of clsvm's estimator takes. Other parameters in
-        ``_table`` are added if the solver reads them and the estimator has attributes with their names.
+        The dict has the parameters that the constructor of clsvm's estimator takes. It also has the parameters that
+        only the solver reads, if the estimator has an attribute of the same name.
         """
         made: Any = type(self)
         known = (name for name, one in self._table.items() if name in _named(made) or one.solver)
@@ -168,7 +168,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
     @property
     def _precomputed(self) -> bool:
-        """Return whether the kernel is precomputed, so that X holds kernel values K."""
+        """Return whether the kernel is precomputed. If so, X has kernel values in place of features."""
         return isinstance(self.kernel, str) and self.kernel == "precomputed"
 
     @property
@@ -243,9 +243,9 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         Returns
         -------
         ndarray of shape (n,), or (n, k) for k outputs
-            Classifiers return class labels: by the sign of the decision value, the largest of k decision values, or
-            the most votes of pairs. Regressors return float64 values. One-class models return 1 inside the boundary
-            and -1 outside.
+            Two classes: the label by the sign of the decision value. More classes: the label of the class with the
+            largest decision value, or with the most votes if each pair of classes has a binary classifier.
+            Regression: float64 values. One-class model: 1 inside the boundary, -1 outside.
 
         Raises
         ------
@@ -369,7 +369,10 @@ def documented(made: type[T]) -> type[T]:
 
 
 def without_probability(init: Callable[P, None]) -> Callable[P, None]:
-    """Wrap a constructor so that scikit-learn's parameter ``probability`` raises TypeError with advice."""
+    """Wrap a constructor so that scikit-learn's parameter ``probability`` raises TypeError.
+
+    The message says how to get probabilities without this parameter.
+    """
 
     @wraps(init)
     def checked(*args: P.args, **given: P.kwargs) -> None:

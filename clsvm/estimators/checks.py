@@ -48,14 +48,17 @@ def own_names(made: type, base: type) -> set[str]:
     """
 
     class Bare(base):
-        """Have only the attributes that Python gives to every class."""
+        """Have only the attributes that Python adds to any class, such as __module__. The result omits them."""
 
     between = (one for one in made.__mro__ if one not in base.__mro__)
     return {name for one in between for name in vars(one)} - vars(Bare).keys()
 
 
 def check_values(kernel: Kernel, X: Any) -> None:
-    """Raise ValueError if the kernel function is not defined for the rows X, or not symmetric on a few of them."""
+    """Raise ValueError if the kernel function is not defined for the rows X.
+
+    Raise ValueError also if its values are nan or not symmetric on a sample of at most _TRIAL_ROWS rows.
+    """
     kernel.check_domain(X)
     sample = X[:: -(-X.shape[0] // _TRIAL_ROWS)]
     K = kernel(sample)
@@ -108,7 +111,7 @@ def classes_of(y: Any) -> Labels:
 
 
 def check_size(y: Vector) -> Vector:
-    """Return the targets y unchanged. Raises ValueError if a target's absolute value exceeds _LARGEST."""
+    """Return the targets y unchanged. Raises ValueError if a target's absolute value exceeds 1e100."""
     if (largest := float(np.abs(y).max(initial=0.0))) > _LARGEST:
         raise ValueError(f"y must be numbers of at most {_LARGEST:g}, got {largest:g}")
     return y
@@ -138,8 +141,8 @@ def weights_of(sample_weight: Any, X: Any, error_start: str = "Invalid input") -
 def bounds_of(C: float, rows: Vector, by_class: Vector | None = None) -> Vector:
     """Return the bound of each row's coefficient, C * class weight * sample weight, (n,).
 
-    ``rows`` (n,) are the sample weights. ``by_class`` (n,) is the class weight of each row; None means 1. Raises
-    ValueError if the sum of the bounds exceeds _LARGEST.
+    ``rows`` (n,) has the sample weight of each row. ``by_class`` (n,) has the weight of each row's class, or is None
+    if all class weights are 1. Raises ValueError if the sum of the bounds exceeds 1e100.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         bounds = C * rows if by_class is None else C * by_class * rows

@@ -62,7 +62,7 @@ def from_sklearn(model: Any, **params: Any) -> Any:
     made.support_, made._n_support = np.array(model.support_, np.int32), np.array(model.n_support_, np.int32)
     made.support_vectors_ = arrays.canonical(_float64(model.support_vectors_))
     kernel: Kernel | Precomputed = PRECOMPUTED
-    vectors = made.support_  # for a precomputed kernel the model holds the numbers of the columns of K that it needs
+    vectors = made.support_  # with a precomputed kernel K, a model stores column indices of K, not support vectors
     if model.kernel in BUILTIN:
         given = {"gamma": float(model._gamma), "coef0": float(model.coef0), "degree": model.degree}
         kernel = make(model.kernel, **{p.name: given[p.name] for p in BUILTIN[model.kernel].parameters})

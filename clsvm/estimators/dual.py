@@ -52,8 +52,8 @@ class Machine(KernelEstimator):
             return None
         before, (count, n) = len(self.dual_coef_), shape
         if before != count:
-            numbers = f"({before} dual problems), got another one ({count})"
-            raise ValueError(f"warm_start: expected the multi_class of the last fit {numbers}")
+            numbers = f"dual_coef_ has {before} rows, this multi_class gives {count}"
+            raise ValueError(f"warm_start: expected the multi_class of the last fit: {numbers}")
         if n < self.shape_fit_[0]:
             known = self.shape_fit_[0]
             raise ValueError(f"warm_start: X has {n} rows, expected at least the {known} rows of the last fit")
@@ -93,7 +93,7 @@ class Machine(KernelEstimator):
     def _set_learnt(
         self, X: Any, kernel: Kernel | Precomputed, fit: Fitted, coefficients: Vector, index: Indices
     ) -> None:
-        """Set the learnt attributes, except classes_, from the outcome ``fit``.
+        """Set the learnt attributes, except classes_, from the solver's results ``fit``.
 
         ``coefficients`` has the rows of dual_coef_, and a column for each of n training rows. ``index`` (n,) is each
         row's class.
@@ -118,7 +118,7 @@ class Machine(KernelEstimator):
         vectors: Any = self.support_vectors_
         plan = fit.plan and layouts.unrestricted_plan(fit.plan)
         if plan and len(plan.centre) != vectors.shape[1]:
-            plan = None  # the plan is for rows from which _solver_rows removed empty columns
+            plan = None  # the plan lacks the empty columns that the fit removed, but the support vectors have them
         if isinstance(kernel, Precomputed):
             vectors = support
             self._rows_of_fit = X if self._user_kernel else None
@@ -133,10 +133,11 @@ class Machine(KernelEstimator):
         raise NotImplementedError
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Convert coefficients b (problems, n) and offsets rho of dual problems to those of the model.
+        """Scale the solutions of p dual problems: return the coefficients (p, n) and offsets (p,) of the model.
 
-        rho is (problems, 1), or (problems, 2) for nu-SVC and nu-SVR. The offsets of the model are (problems,). Callers
-        can give decision values without offset as b, because the same factor scales them.
+        b: coefficients (p, n) of the dual problems. Decision values without offset can also be given, because they
+        are scaled by the same factor.
+        rho: offsets of the dual problems, (p, 1), or (p, 2) for nu-SVC and nu-SVR.
         """
         return b, rho.mean(axis=1)  # if a dual problem has two offsets, the model's offset is their mean
 
@@ -166,13 +167,19 @@ class Machine(KernelEstimator):
 
     @property
     def n_support_(self) -> NDArray[np.int32]:
-        """Return the number of support vectors of each class, (k,) int32; without classes the number of all, (1,)."""
+        """Return the number of support vectors of each of k classes, (k,) int32.
+
+        For a task without classes, return the number of all support vectors, (1,).
+        """
         check_is_fitted(self)
         return self._n_support
 
     @property
     def coef_(self) -> Any:
-        """Return the weights (problems, d) of the d features. Raises AttributeError unless the kernel is linear."""
+        """Return the weights of the d features for each of p decision functions, (p, d).
+
+        Raises AttributeError unless the kernel is linear.
+        """
         check_is_fitted(self)
         if self.model_.kernel.name != "linear":
             raise AttributeError("coef_ is only available when using a linear kernel")
@@ -191,10 +198,12 @@ class Machine(KernelEstimator):
 
 
 def _started(one: Subproblem, start: Vector, copies: int) -> Subproblem:
-    """Return the subproblem ``one`` with the coefficients ``start`` (problems, n) to start from.
+    """Return a copy of the subproblem ``one`` whose solve starts at the coefficients ``start`` of n rows.
 
-    The dual problem of nu-SVR has two copies of each row, so ``copies`` is 2. A negative coefficient then goes to the
-    copy with a negative lower bound, and a positive coefficient to the other copy.
+    start: array (p, n), for the p dual problems of the subproblem.
+    copies: 2 for nu-SVR, else 1. The dual problem of nu-SVR has each row twice: the coefficient of the first copy is
+    at least 0, and that of the second is at most 0. So a positive number in ``start`` goes to the first copy, and a
+    negative one to the second.
     """
     if copies > 1:
         start = np.tile(start, copies)

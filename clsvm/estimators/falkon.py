@@ -69,8 +69,8 @@ class Falkon(KernelEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the estimator to training data; X may be memory-mapped and larger than the device's memory.
 
-        If an error is raised, the estimator stays as it was. Ctrl-C keeps the result so far and raises
-        KeyboardInterrupt. Warns with ConvergenceWarning if the tolerance was not reached.
+        Ctrl-C during the solver's steps keeps the result so far and raises KeyboardInterrupt. Any other error leaves
+        the estimator as it was. Warns with ConvergenceWarning if the tolerance was not reached.
 
         Parameters
         ----------
@@ -161,12 +161,18 @@ class Falkon(KernelEstimator):
         return {name: value for name, value in vars(fitted).items() if name != "_callback_task"}
 
     def _set_model(self, kernel: Kernel, alpha: Vector, steps: int, plan: Plan | None, dtype: str) -> None:
-        """Set dual_coef_, n_iter_ and model_, from coefficients alpha (k, m) of m inducing points and solver steps."""
+        """Set dual_coef_, n_iter_ and model_.
+
+        alpha: coefficients (k, m), for k outputs and m inducing points.
+        steps: number of solver steps.
+        plan: storage format of the inducing points on a device; None lets the model choose one.
+        dtype: dtype of the kernel values for predictions.
+        """
         self.dual_coef_, self.n_iter_ = alpha, steps
         count = np.zeros(max(1, len(self._labels)), np.int32)
         count[0] = self.centers_.shape[0]  # inducing points have no class, so the first entry counts all of them
         others: dict[str, Any] = {"n_support": count, "plan": plan, "dtype": dtype}
-        if self._loss(len(alpha)) == "logistic":  # probA, probB: P = 1 / (1 + exp(-f)) for the decision value f
+        if self._loss(len(alpha)) == "logistic":  # a decision value f means P = 1 / (1 + exp(probA * f + probB))
             others |= {"probA": np.array([-1.0]), "probB": np.zeros(1)}
         self.model_ = self._kernel_model(kernel, self.centers_, **others)
 
@@ -182,8 +188,8 @@ class Falkon(KernelEstimator):
             return self._choose_centers(X, kernel, task.weights, random), None
         before, index, k = self.centers_, self.center_indices_, len(task.y)
         if before.shape[1] != X.shape[1] or len(self.dual_coef_) != k:
-            was = f"{len(self.dual_coef_)} outputs of {before.shape[1]} features"
-            raise ValueError(f"warm_start: the last fit had {was}, got {k} outputs of {X.shape[1]} features")
+            was = f"{len(self.dual_coef_)} outputs and {before.shape[1]} features"
+            raise ValueError(f"warm_start: the last fit had {was}, got {k} outputs and {X.shape[1]} features")
         same = index is not None and index.max() < X.shape[0] and sp.issparse(X) == sp.issparse(before)
         same = same and not (X[index] != before).sum()
         return nystrom.Centers(before, index if same else None, f"{before.shape[0]} of the fit before"), self.dual_coef_
@@ -235,7 +241,7 @@ class Falkon(KernelEstimator):
 
     def _check_numbers(self) -> None:
         if self._precomputed or self._user_kernel:
-            raise ValueError(f"kernel must be a name or a Kernel, which the device computes, got {self.kernel!r}")
+            raise ValueError(f"kernel must be a name or a Kernel, not precomputed or a function, got {self.kernel!r}")
         super()._check_numbers()
 
     @property

@@ -37,8 +37,8 @@ class _Classifier(ClassifierMixin, Machine):
     def _problem(self, signs: Vector, bounds: Vector) -> Problem:
         """Return the dual problem of two classes.
 
-        ``signs`` (n,) are 1 for rows of the positive class, else -1. ``bounds`` (n,) are the bounds of the
-        coefficients.
+        ``signs`` (n,) are 1 for rows of the positive class, else -1. ``bounds`` (n,) are the upper bounds of the
+        coefficients' absolute values.
         """
         raise NotImplementedError
 

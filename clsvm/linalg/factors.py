@@ -293,9 +293,10 @@ def _matrix(A: Any, name: str) -> Matrix:
 
 
 def _lapack(name: str, U: Matrix) -> None:
-    """Replace the upper triangle of U by the result of LAPACK's routine ``name``: potrf (Cholesky factor) or lauum.
+    """Replace the upper triangle of U by the result of LAPACK's routine ``name``.
 
-    Raises LinAlgError if potrf finds that the matrix is not positive definite.
+    The routine "potrf" computes a Cholesky factor, and "lauum" the product U U'. Raises LinAlgError if potrf finds that
+    the matrix is not positive definite.
     """
     routine = getattr(lapack, ("s" if U.dtype == np.float32 else "d") + name)
     rows = U.flags.c_contiguous

@@ -72,7 +72,7 @@ class TileSizes(NamedTuple):
     block
         number of rows of a tile that one kernel launch factors or solves.
     strip
-        number of rows y_u of a product C[u][i] += <x_i, y_u> for which the device has a buffer.
+        number of rows in the buffer for the rows y_u of a product C[u][i] += <x_i, y_u>.
     """
 
     t: int
@@ -85,7 +85,7 @@ class TileSizes(NamedTuple):
     def of(cls, profile: Profile, dtype: str, t: int) -> TileSizes:
         block = 128 if profile.style == "simd" else lanes(profile, dtype)
         pad = padded(t, lanes(profile, dtype))
-        # If ld were a multiple of 256, the starts of many rows would share a cache set and evict one another.
+        # If ld, the distance of rows, were a multiple of 256, many rows would begin in one cache set and evict others.
         ld = pad + lanes(profile, dtype) * (pad % 256 == 0)
         return cls(t, pad, ld, block, min(STRIP, padded(t, lanes(profile, dtype))))
 
@@ -93,8 +93,8 @@ class TileSizes(NamedTuple):
         """Return the sizes in bytes of the five buffers of :class:`DeviceTiles`.
 
         Three buffers hold the tile C of results and the tiles M and X of operands. The fourth holds the rows y_u of a
-        product C[u][i] += <x_i, y_u>. The fifth holds zeros, for arguments of the product's OpenCL kernel that have no
-        effect here: the norms of rows.
+        product C[u][i] += <x_i, y_u>. The fifth holds zeros: the product's OpenCL kernel has arguments for norms of
+        rows, but this product does not depend on norms.
         """
         numbers = self.t * self.ld, self.t * self.ld, self.pad * self.t, self.strip * self.t, max(self.pad, self.strip)
         return [np.dtype(dtype).itemsize * number for number in numbers]
@@ -162,7 +162,8 @@ class DeviceTiles:
     def load_c(self, tile: Matrix) -> None:
         """Copy ``tile`` from the host to the device's tile C.
 
-        If ``tile`` is column-major, the device transposes it in tile M, which it overwrites.
+        If ``tile`` is column-major, its transpose is copied to the device's tile M first. The device then transposes M
+        into C.
         """
         if _in_columns(tile):
             self.stream.write_rows(self.M, _rows_of(tile.T), self.shape.ld)
@@ -190,7 +191,7 @@ class DeviceTiles:
     def store(self, tile: Matrix, triangle: bool = False) -> None:
         """Copy the device's tile C to ``tile`` on the host.
 
-        If ``tile`` is column-major, the device transposes C into tile M, which it overwrites.
+        If ``tile`` is column-major, the device first transposes C into its tile M, and M is copied to the host.
 
         triangle: whether to copy only the diagonal and the entries above the diagonal.
         """
@@ -263,8 +264,8 @@ class DeviceTiles:
         with r < k are solved already, and are in the device's tile X.
 
         w: number of columns of C.
-        column: first column to compute, rounded down to a multiple of V, the number of columns that are computed side
-        by side.
+        column: first column to compute. The method rounds it down to a multiple of V, the number of columns that are
+        computed side by side.
         """
         if k:
             self._packed(U.columns(k), b, k)
@@ -277,8 +278,8 @@ class DeviceTiles:
         their terms from C.
 
         w: number of columns of C.
-        column: first column to compute, rounded down to a multiple of V, the number of columns that are computed side
-        by side.
+        column: first column to compute. The method rounds it down to a multiple of V, the number of columns that are
+        computed side by side.
         """
         s, simd = self.shape, self.stream.profile.style == "simd"
         group = column // self.V
@@ -298,8 +299,8 @@ class DeviceTiles:
         """Copy n vectors of d numbers from a tile to lane groups. A lane group is V vectors with interleaved numbers.
 
         vectors: rows or columns of the tile, as :meth:`View.rows` or :meth:`View.columns` describes them.
-        at: where the copy begins in the device's tile X, in units of V numbers. If ``at`` is None, the vectors are
-        copied to the buffer of right-hand rows instead, the rows y_u of a product <x_i, y_u>.
+        at: where the copy begins in the device's tile X, in units of V numbers. None means that the vectors are copied
+        to another buffer, for the rows y_u of a product <x_i, y_u>.
         triangle: whether to set number k of vector i to zero if k < i.
         """
         items = 1 if self.stream.profile.style == "simd" else 64
@@ -308,13 +309,15 @@ class DeviceTiles:
         self._pack((items, -(-n // self.V)), (items, 1), source, (*numbers, n, d, int(triangle), *to[:2]), to[2])
 
     def _sum(self, scale: float, row: int, n: int, d: int, column: int, w: int, first: int = 0) -> None:
-        """Add scale * <x_i, y_u> to the entry C[row + u][i] of the device's tile C.
+        """Add scale * <x_i, y_u> to the entry C[row + u][i] of the device's tile C, for u = 0, ..., n - 1.
 
-        x_i are the vectors in the device's tile X. y_u are the n right-hand rows that :meth:`_packed` copied before.
+        x_i are the vectors in the device's tile X. y_u are the vectors that :meth:`_packed` copied last with
+        ``at=None``.
 
+        row: row of C for u = 0.
         d: number of entries of y_u.
-        column: first column to compute, rounded down to a multiple of V, the number of columns that are computed side
-        by side.
+        column: first column to compute. The method rounds it down to a multiple of V, the number of columns that are
+        computed side by side.
         w: number of columns of C.
         first: how many numbers at the start of each x_i are skipped.
         """
@@ -336,7 +339,7 @@ class DeviceTiles:
     def _uploaded(self, name: str, number: int, array: NDArray[Any]) -> Buffer:
         """Return a device buffer with a copy of a small array. Later calls return the same buffer.
 
-        ``name``, ``number`` and the array's length are the key of the buffer. They determine the array's content.
+        Two arrays with the same ``name``, ``number`` and length must be equal, because they get the same buffer.
         """
         key = name, number, len(array)
         if key not in self._uploads:

@@ -35,10 +35,10 @@ from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from clsvm.report import Display, NystromReport, Status
 
-# If the kernel matrix of the inducing points has a larger condition number, a fit begins in the most precise dtype.
+# A fit begins in the most precise dtype if the inducing points' kernel matrix has a condition number above COARSE.
 COARSE = 1e7
-# Without float64, min(SINGLE, SQUARES / penalty) * (mean diagonal), or more, is added to K's diagonal.
-# Without an addition to the diagonal of the inducing points' K, float32 errors could exceed the penalty.
+# Without float64, the diagonal of a kernel matrix grows by at least min(SINGLE, SQUARES / penalty) times its mean.
+# Errors of float32 in the inducing points' kernel matrix could exceed the penalty; a larger diagonal outweighs them.
 SINGLE, SQUARES = 1e-6, 1e-12
 # Names of attributes that the fit report copies, under the same names, from Result and from Preconditioner.
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
@@ -71,7 +71,8 @@ class Survey(NamedTuple):
     device
         names of the devices.
     extent
-        sizes of the rows, such as their largest squared norm, from which rounding errors of kernel values are bounded.
+        largest and smallest squared norm of the rows, or other sizes that tell whether kernel values leave the range of
+        a dtype.
     """
 
     plan: Plan
@@ -98,10 +99,10 @@ class Rows(ABC):
     blocks
         blocks of rows on their devices.
     cost
-        cost of a value of K(X, C) in a pass over the rows, in multiply-adds.
+        cost of computing or reading a value of K(X, C), in multiply-adds of a product of dense rows.
     sample
-        indices (s,) of the rows from which the preconditioner is made. None if it is made from the inducing points
-        alone, and these are not rows of X.
+        indices (s,) of the training rows from which the preconditioner is made. None if it is made from inducing points
+        that are not training rows.
     layout
         text for the report that says how K(X, C) is computed or stored.
     has_finer_dtype
@@ -137,7 +138,8 @@ class Rows(ABC):
     def _open_blocks(self, points: InducingPoints, options: Options) -> AbstractContextManager[Parts]:
         """Return a context in which the devices hold blocks of rows.
 
-        At the start of the context, the attributes ``cost`` and ``layout`` are set.
+        Entering the context sets two attributes: ``cost``, the cost of a kernel value between a row and an inducing
+        point, and ``layout``, a text that says how these kernel values are computed or stored.
         """
 
     def formulate(self, kernel: Kernel, centers: Centers, options: Options, penalty: float) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ from clsvm.nystrom.rows import RowOperator, Vector
 from clsvm.report import Display, Point, Status
 
 INEXACT = 0.1  # far from the optimum, the conjugate gradients of a Newton step end at this relative residual
-FINE = {"float32": 1e-3, "float64": 1e-9}  # smallest relative residual that is asked of conjugate gradients, by dtype
+FINE = {"float32": 1e-3, "float64": 1e-9}  # conjugate gradients never aim at a smaller relative residual, by dtype
 ENOUGH = 1e-4  # fraction of the predicted decrease of the objective that a step must reach (Armijo)
 HALVINGS = 30  # largest number of halvings of a step length
 # Gradients use the most precise dtype if rounding may change decision values by over REFINE * max |target - offset|.
@@ -117,7 +117,7 @@ class Newton:
     callback
         function of the step, the coefficients (m, k) and the seconds, called after each conjugate gradient step.
     fine
-        smallest relative residual that is asked of conjugate gradients.
+        smallest relative residual at which the conjugate gradients of a Newton step may end.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Newton:
         if start is not None and has_gradient.any():
             start = start / self.units
             if self.loss.coupled:
-                # Subtract the mean over the outputs, since _upper_bound needs a mean of 0. The loss stays the same.
+                # Subtract from each coefficient the mean over the outputs: _upper_bound needs a mean of 0.
                 start = start - start.mean(axis=0)
             self.u = np.where(has_gradient[:, None], self.P.of_coefficients(start), 0.0)
             self.result.alpha = start * has_gradient[:, None] if self.P.pivots is None else self.P.alpha(self.u)
@@ -226,10 +226,10 @@ class Newton:
         return not self.rows.refined and self._relative_rounding() > REFINE and self.rows.refine()
 
     def _relative_rounding(self) -> float:
-        """Return an estimate of the largest change of decision values by rounding of kernel values.
+        """Return an estimate of how much rounding of kernel values changes decision values, as a ratio.
 
-        The change is relative to the largest deviation of a target from the offset of its output. The largest ratio of
-        all outputs is returned.
+        The ratio of an output is the change of its decision values, divided by the output's largest
+        |target - offset|. The largest ratio of all outputs is returned.
         """
         return float((self._rounding_of_f() / np.maximum(self.rows.task.largest, 1e-300)).max())
 

@@ -46,7 +46,7 @@ Vector = NDArray[np.float64]
 # JITTER: number added to the diagonal of the m inducing points' kernel matrix, in units of eps * m * mean diagonal.
 # GROWTH: after a failed Cholesky factorisation, the tolerance below which a pivot counts as 0 grows by this factor.
 JITTER, GROWTH = 4.0, 10.0
-# Largest Cholesky pivot of a kernel matrix K that may count as 0, as a share of K's mean diagonal; _64: with float64.
+# MAX_PIVOT_TOL: no pivot above this share of the kernel matrix's mean diagonal counts as 0. MAX_PIVOT_TOL_64: float64.
 # If a Cholesky factorisation fails although pivots up to MAX_PIVOT_TOL count as 0, K counts as indefinite.
 MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
 SINGULAR = 1e10  # if the inducing points' kernel matrix has a larger condition number, some of the points are left out

@@ -27,7 +27,7 @@ from clsvm.losses import Loss
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-# The largest |target - offset| of an output counts as at least MIN_DEVIATION times the output's largest |target|.
+# An output's largest |target - offset| counts as at least MIN_DEVIATION times its largest |target| or |offset|.
 MIN_DEVIATION = 1e3 * float(np.finfo(np.float64).eps)
 MAX_BLOCKS, MIN_ROWS = 16, 1024  # for a list of devices: limits of the number of blocks, and of the rows of a block
 
@@ -91,7 +91,9 @@ class Task:
 
 
 def deviation(y: Vector, offset: Vector) -> Vector:
-    """Return the largest |y - offset| of each output, (k,), but at least MIN_DEVIATION times the largest |y|.
+    """Return the largest |y - offset| of each output, (k,).
+
+    The result is at least MIN_DEVIATION times the largest |y| or |offset| of the output.
 
     y: targets (k, n) of k outputs.
     offset: constant part (k,) of the decision values.
@@ -113,9 +115,9 @@ class Curvature(NamedTuple):
     sampled
         D at the sampled rows, averaged over the outputs.
     least
-        for each output, (k,), the smallest ratio of its D to the average of D over the outputs, among the sampled rows.
-        For the softmax loss, one ratio (1,): the smallest p of a row times the row's weight is in place of D. The
-        solver bounds the Hessian from below by these ratios.
+        smallest ratio at a sampled row, but at most 1. An output's ratio is its D, divided by the average of D over the
+        outputs; the result is (k,). The softmax loss has one ratio (1,): the smallest p of the row times the row's
+        weight, divided by the same average. The solver bounds the Hessian from below by these ratios.
     """
 
     total: float
@@ -162,9 +164,10 @@ class RowBlock:
     cross
         object that computes products with K(X, C).
     more_precise
-        function that returns such an object for the most precise dtype, or None if ``cross`` has this dtype.
+        function that returns an object for products with K(X, C) in the most precise dtype, or None if ``cross`` has
+        this dtype.
     task
-        the task for calls of :meth:`begin_task` without a task, or None.
+        the task that :meth:`begin_task` begins if its argument ``task`` is None.
 
     Attributes
     ----------
@@ -186,7 +189,7 @@ class RowBlock:
         """Copy rows X (n, d) to the stream's device, in the storage format ``points.plan``. Return the block of rows.
 
         points: the inducing points, and the settings of products with kernel values between rows and inducing points.
-        task: the task for calls of :meth:`begin_task` without a task, or None.
+        task: the task that :meth:`begin_task` begins if its argument ``task`` is None.
         """
         laid_out = partial(Cross, stream, X, points.rows, points.kernel, points.plan)
         # A solve needs few products in the most precise dtype, so these products do not store the kernel values.
@@ -198,8 +201,8 @@ class RowBlock:
 
         The offset is the constant part of the decision values.
 
-        sample: indices (s,), counted from this block's first row, of the rows that the preconditioner samples. None if
-        the preconditioner samples only inducing points, and these are not rows of X.
+        sample: indices (s,), counted from this block's first row, of the rows from which the preconditioner is made.
+        None if the preconditioner is made from inducing points that are not training rows.
         total: sum of the weights over the rows of all blocks.
         task: loss, targets, weights and penalty for this block's rows. None for the task that the constructor got.
         """
@@ -295,7 +298,7 @@ class RowOperator:
     task
         the task divided by ``units``, without its targets and weights.
     units
-        unit (k,) of each output (:attr:`Task.units`).
+        powers of 2, (k,), by which the numbers of each output are divided (:attr:`Task.units`).
     k
         number of outputs.
     m
@@ -312,7 +315,7 @@ class RowOperator:
         self._blocks, self._task_arguments = blocks, task_arguments
         self.task, self.units = task.subset(slice(0, 0)).in_units(), task.units
         self.k, self.m, self.n = len(task.offset), m, sum(blocks.sizes)
-        self._alpha: Vector | None = None  # coefficients of the decision values f that the row blocks hold now
+        self._alpha: Vector | None = None  # the blocks hold f = K(X, C) alpha + offset for this alpha; None means 0
         self._change: Vector | None = None
         self.refined = self._weighed = False
         replayed(blocks.call("begin_task", [task_arguments(i) for i in range(len(blocks.sizes))]), self._restore)
@@ -338,7 +341,7 @@ class RowOperator:
     def _history(self) -> Iterator[tuple[Any, ...]]:
         """Yield the requests that restore the state of a lost block in a new copy of the block.
 
-        The request "begin_task" must be sent before them.
+        The new copy must get the request "begin_task" first.
         """
         if self.refined:
             yield ("refine",)
@@ -435,8 +438,8 @@ class RowOperator:
     def decision_values(self, alpha: Vector) -> Vector:
         """Return the decision values (k, n) of all rows for the coefficients alpha (k, m), in the dtype of gradients.
 
-        Inside the solver, coefficients and decision values are divided by a unit of each output (``units``). Here alpha
-        and the decision values are in the targets' unit.
+        alpha and the result are on the scale of the targets y that the user gave. Inside the solver, the numbers of
+        each output are divided by a power of 2 (``units``). This method divides alpha and multiplies the result by it.
         """
         units = self.units[:, None]
         return np.concatenate(self._call("decision_values", alpha / units), axis=1) * units

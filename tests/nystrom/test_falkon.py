@@ -212,7 +212,7 @@ def test_warm_starts(device: str) -> None:
     assert machine.centers_ is centres
     cold = clone(machine).set_params(warm_start=False, center_selection=centres).fit(X, Y)
     np.testing.assert_allclose(machine.predict(X), cold.predict(X), atol=1e-3)
-    with pytest.raises(ValueError, match="warm_start: the last fit had 1 outputs of 4 features, got 1 outputs of 3"):
+    with pytest.raises(ValueError, match="warm_start: the last fit had 1 outputs and 4 features, got 1 outputs and 3"):
         machine.fit(X[:, :3], Y)
 
 
