@@ -427,11 +427,12 @@ class RowOperator:
         return Curvature(sum(one.total for one in found), np.concatenate([one.sampled for one in found]), least)
 
     def hessian(self, V: Vector) -> Vector:
-        """Return the product of the mean loss's Hessian and each row v of V (k, m), as an array (k, m).
+        """Return the product of the mean loss's Hessian and V (k, m), as an array (k, m).
 
-        A row v has the coefficients of one of k outputs. K (n, m) are the kernel values between rows and inducing
-        points. The loss l has the second derivatives d2l/df2 by the decision values f, at the last call of
-        :meth:`weigh`. The weights w of the rows have the sum 1. The product is K^T (w * d2l/df2 * (K v)).
+        A row v of V has the coefficients of one of k outputs. Its product is K^T (w * d2l/df2 * (K v)). K (n, m) are
+        the kernel values between rows and inducing points, and w are the weights of the rows, with the sum 1. d2l/df2
+        is the loss's second derivative with respect to the decision values f, at the last call of :meth:`weigh`. If the
+        loss couples the outputs, d2l/df2 is a matrix (k, k) for each row, and multiplies the column of k values K v.
         """
         return self._call_and_add("hessian", V)
 
