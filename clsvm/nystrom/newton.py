@@ -371,7 +371,7 @@ class Newton:
         result.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
         result.bound = float((self._upper_bound(sizes) * self.squares).sum())
         nan, now = float("nan"), perf_counter() - self.began
-        rows_read = (result.passes + self.rows.passes) * self.rows.n  # result.passes are of a solve in another dtype
+        rows_read = (result.passes + self.rows.passes) * self.rows.n  # includes an earlier solve in another dtype
         point = Point(now, result.steps, result.newton_steps, result.objective, nan, nan, result.residual, rows_read)
         result.trace.append(point)
         if self.progress:
