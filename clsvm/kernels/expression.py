@@ -3,10 +3,10 @@
 :class:`Expression` parses a text with Python's ``ast``, and accepts only known names and the functions of the table
 FUNCTIONS. The OpenCL text is made from the expression tree, so no text of the user reaches the OpenCL compiler.
 
-Some subtrees contain parameters but no variables, where variables are quantities that depend on the rows. The host
-computes the value of such a subtree in float64 and passes it as an argument to the OpenCL kernel. So no program is
-built for new parameter values. A power with a whole exponent becomes products by repeated squaring. A repeated subtree
-becomes an OpenCL variable.
+An expression has variables, such as dot = <x,y>, which depend on rows x and y, and parameters, such as gamma. The host
+computes each subtree that has parameters but no variables. It uses float64 and passes the value as an argument to the
+OpenCL kernel. Therefore no program is built for new parameter values. A power whose exponent is a whole number becomes
+products by repeated squaring. A subtree that occurs more than once becomes an OpenCL variable.
 
 :func:`compare` finds rounding errors: it computes an expression in a dtype and in a wider type, and compares the
 values. It also finds subtrees whose values leave the range of the dtype. For example, x ** 2 in sqrt(x ** 2) overflows
@@ -146,7 +146,7 @@ class Expression:
     text
         text of the expression, as Python's ast.unparse writes it.
     variables
-        names of quantities that depend on the rows, such as dot and sqdist.
+        names that stand for quantities of the rows x and y, such as dot = <x,y>.
     parameters
         names of the kernel function's parameters.
     integers
@@ -201,10 +201,11 @@ class Expression:
                 yield from self._hoist(argument)
 
     def opencl(self, prefix: str) -> tuple[list[str], str]:
-        """Return OpenCL statements that define variables for repeated subtrees, and the OpenCL text of the value.
+        """Return the OpenCL statements and the OpenCL text that compute the value of this expression.
 
-        All numbers have the OpenCL type ``kv``. The value of a subtree in :attr:`hoisted` is an argument of the OpenCL
-        kernel. Its name is ``prefix`` followed by the subtree's position in :attr:`hoisted`.
+        Each statement defines a variable for a subtree that occurs more than once. All values have the OpenCL type
+        ``kv``, in which OpenCL kernels evaluate kernel functions. The subtrees in :attr:`hoisted` are arguments of the
+        OpenCL kernel. An argument's name is ``prefix`` followed by the subtree's position in :attr:`hoisted`.
         """
         arguments = {node: f"{prefix}{i}" for i, node in enumerate(self.hoisted)}
         times: Counter[Node] = Counter()
@@ -243,7 +244,11 @@ def _count(node: Node, arguments: Mapping[Node, str], times: Counter[Node]) -> N
 
 
 def _one_line(text: Any) -> str:
-    """Return a text on one line, without outer blanks. Raises ValueError for characters that no expression has."""
+    """Check the characters of an expression's text, and return the text on one line without blanks at its ends.
+
+    Raises TypeError if ``text`` is not a string. Raises ValueError if the text is too long, or has a character that the
+    language of expressions does not use.
+    """
     if not isinstance(text, str):
         raise TypeError(f"an expression is text, got {text!r}")
     if len(text) > _MAX_LENGTH:
@@ -333,10 +338,10 @@ class _Reader:
         return Node(function, made)
 
     def _power(self, node: ast.expr, left: ast.expr, right: ast.expr, depth: int) -> Node:
-        """Return the node of left ** right.
+        """Return a :class:`Node` that computes the power left ** right of two expressions.
 
-        If the exponent is a small whole number or an integer parameter, the power is computed by repeated squaring.
-        Other powers become calls of ``power``.
+        If the exponent is an integer parameter, or a whole number from -16 to 16, the node computes the power by
+        repeated squaring. Otherwise the node calls the function ``power`` of the expression language.
         """
         made = self._call(FUNCTIONS["power"], [left, right], depth)
         base, exponent = made.args
@@ -355,11 +360,11 @@ INVALID = float(np.finfo(np.float32).max)  # the error of a computed inf or nan 
 
 
 class Extent(NamedTuple):
-    """Hold the largest and the smallest size of the rows in a set, and their largest and smallest entry.
+    """Hold the range of the sizes of some rows, and the range of the absolute values of the rows' entries.
 
-    For a kernel function of inner products, the size of a row is its squared norm. Other kernel functions depend on a
-    sum of terms, one for each feature. Then the size of a row is an estimate of how large such sums become
-    (Kernel.sizes).
+    For a kernel function of inner products, the size of a row is its squared norm. Any other kernel function depends on
+    a sum of terms, one for each feature. For this kind of function, the size of a row is an estimate of the largest
+    absolute sum with this row (Kernel.sizes).
 
     Attributes
     ----------
@@ -379,10 +384,10 @@ class Extent(NamedTuple):
     low: float = 0.0
 
     def union(self, other: Extent) -> Extent:
-        """Return the extent of all rows of two sets: the ranges of their sizes and of their absolute entries.
+        """Return the extent of two sets of rows taken together.
 
-        The lower end of a range is the smallest value that is not 0. The size of a row is its squared norm or, if the
-        kernel function has no inner products, an estimate of a sum over the features.
+        ``largest`` and ``high`` are the larger of the two sets' values. ``least`` and ``low`` are the smaller nonzero
+        value of the two sets' values, or 0 if both are 0.
         """
         highest = max(self.largest, other.largest), max(self.high, other.high)
         low = [min((one for one in pair if one > 0), default=0.0) for pair in zip(self, other, strict=True)]
@@ -400,7 +405,8 @@ class Evaluation(NamedTuple):
     largest
         the largest absolute exact value.
     error
-        the largest absolute error. It is INVALID if a computed value is not finite although the exact value is finite.
+        the largest absolute error. It is INVALID, the largest float32 number, if a computed value is not finite and its
+        exact value is finite.
     outside
         the largest absolute error among values for which a subtree of the expression overflowed or underflowed.
     out_of_range
@@ -416,12 +422,13 @@ class Evaluation(NamedTuple):
 def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Evaluate an expression both in ``dtype`` and in a wider type, and return three arrays.
 
-    The first array has the values in the wider type. The second has the absolute errors of the values in ``dtype``. The
-    third is a mask, set where a subtree of the expression overflowed or underflowed in ``dtype``. An error is 0 where
-    the value in the wider type is not finite, and INVALID where only the value in ``dtype`` is not finite.
+    ``values`` maps each variable to an array of the wider type, and each parameter to a Python number. The arrays are
+    broadcast. The results are:
 
-    ``values`` maps each variable to an array of the wider type, and each parameter to a Python number. Arrays are
-    broadcast.
+    1. the values in the wider type;
+    2. the absolute errors of the values in ``dtype``. An error is 0 where the value in the wider type is not finite.
+       It is INVALID, the largest float32 number, where only the value in ``dtype`` is not finite;
+    3. a mask, set where a subtree of the expression overflowed or underflowed in ``dtype``.
     """
     tiny = np.finfo(dtype).tiny
 
@@ -456,8 +463,8 @@ def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Eval
     """Summarize the three arrays that :func:`compare` returns for an expression.
 
     ``wide`` has values in a wider type, ``error`` the absolute errors in a dtype, and ``left`` is set where a subtree
-    overflowed or underflowed. Return max |wide|, max error, max error where ``left`` is set, and whether ``left`` is
-    set anywhere.
+    overflowed or underflowed. Return the largest finite |wide|, the largest error, the largest error where ``left``
+    is set, and whether ``left`` is set anywhere.
     """
     finite = np.abs(wide[np.isfinite(wide)]).max(initial=0.0)
     outside = np.where(left, error, 0).max()
@@ -468,12 +475,13 @@ def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArra
     """Return values of xx = <x,x>, yy = <y,y>, dot = <x,y> and sqdist = |x - y|^2 at which rounding errors are tested.
 
     ``rows`` gives the smallest and the largest squared norm of the rows x, and ``others`` those of the rows y. The
-    values have the type ``wide``.
+    result maps each of the four names to an array of the type ``wide``. The arrays broadcast to all combinations of a
+    value of xx, a value of yy and a cosine of the angle between x and y.
     """
     xx = between(rows.least, rows.largest, wide)[:, None, None]
     yy = between(others.least, others.largest, wide)[:, None]
     with np.errstate(invalid="ignore"):  # infinite norms give nan
-        # Rows of equal norm may be equal rows. For the cosine 1, dot is then exactly xx, so that their distance is 0.
+        # Where xx = yy, |x| |y| is replaced by xx. For the cosine 1, sqdist = xx + yy - 2 dot is then exactly 0.
         dot = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy)) * _COSINES
         return {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0)}
 
@@ -491,9 +499,9 @@ def elements(rows: Extent, others: Extent, signs: Sequence[int], wide: type) -> 
 
 
 def between(least: float, largest: float, wide: type = np.longdouble) -> NDArray[Any]:
-    """Return a geometric sequence of _POINTS numbers from ``least`` to ``largest``, of type ``wide``.
+    """Return an array of _POINTS = 6 numbers in geometric progression from ``least`` to ``largest``, of type ``wide``.
 
-    If ``least`` is 0 or equals ``largest``, all numbers are ``largest``.
+    If ``least`` is 0 or equals ``largest``, all six numbers are ``largest``.
     """
     if not 0 < least < largest:
         return np.full(_POINTS, largest, wide)

@@ -25,12 +25,12 @@ from clsvm.kernels.expression import INVALID, Evaluation, Extent, between, compa
 from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, distances, user_spec
 
 _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)
-# The float64 error of K is estimated from the float32 error if that is at most this share of the largest |K|.
+# The float64 error of K is estimated from its float32 error, if the float32 error is at most _DIGITS * max |K|.
 _DIGITS = 1e-3
 _CELLS = 1 << 18  # the host computes about this many terms e(x_j, y_j) of f(sum_j e(x_j, y_j)) at a time
 _SAMPLE = 500  # number of rows on which Kernel.check tests a kernel function
-# Kernel.rounding tests rows with <x,y> = (1 - t) |x| |y| and t = 2 (eps / 2)^step, functions of |x - y| by more steps.
-_STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)
+# Kernel.rounding tests rows x and y with <x,y> = (1 - t) |x| |y|, where t = 2 (eps / 2)^s for steps s from 1 to 0.
+_STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # the 1000 values are for functions of |x - y| alone
 # Squared norms of the rows on which Kernel.rounding tests a kernel function, as fractions of the largest squared norm.
 _SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])
 
@@ -153,7 +153,7 @@ class Kernel:
         Returns
         -------
         Kernel
-            ``Kernel.elementwise("abs(x - y)", "exp(-gamma * s)", gamma=1.0)`` is the laplacian kernel.
+            The kernel K. For example, ("abs(x - y)", "exp(-gamma * s)", gamma=1.0) gives the laplacian kernel.
 
         Raises
         ------
@@ -277,7 +277,7 @@ class Kernel:
 
     @property
     def of_entries(self) -> bool:
-        """Return whether columns of zeros can be removed without changing K."""
+        """Return whether the kernel matrix of X and Y stays the same if columns that are 0 in both are removed."""
         return not self.spec.element or self._element(0.0, 0.0) == 0
 
     def _element(self, x: Any, y: Any) -> Any:
@@ -338,7 +338,8 @@ class Kernel:
         """Return the size of each row (n,), from which :meth:`rounding` derives the rounding errors of K.
 
         If K(x, y) = f(sum_j e(x_j, y_j)), the size of x is 2 * max(|sum_j e(0, x_j)|, |sum_j e(x_j, x_j)|). Otherwise
-        it is the squared norm of x. If this underflows to 0 for a nonzero x, the size is the smallest positive float64.
+        the size is the squared norm of x. If x is nonzero, a squared norm that underflows to 0 is replaced by the
+        smallest positive float64.
         """
         with np.errstate(over="ignore", under="ignore"):
             if not self.spec.element:
@@ -360,16 +361,16 @@ class Kernel:
     def rounding(
         self, size: float, eps: float, least: float | None = None, floor: float = 0.0, terms: int = 0
     ) -> float:
-        """Return the largest rounding error of K(x, y), divided by ``eps``, for rows x and y of at most this ``size``.
+        """Return an estimate r of rounding errors: K(x, y) has an error of at most r * ``eps``.
 
-        Sizes are those of :meth:`sizes`, and ``least`` is the smallest nonzero size. ``eps`` is the dtype's relative
-        rounding error. ``terms`` is the number of terms of an inner product or sum, or 0 to count no rounding of sums.
+        The rows x and y have sizes (:meth:`sizes`) of at most ``size``. ``least`` is the smallest nonzero size. ``eps``
+        is the dtype's relative rounding error. Inner products <x,y>, or sums of e(x_j, y_j), have ``terms`` terms. Let
+        m = 1 + 0.75 * sqrt(terms). The error of <x,y> is m * ``eps`` * |x| |y|, and likewise for <x,x> and <y,y>. The
+        error of a sum is max(4, m) * ``eps`` * ``size``. To each of these errors, ``floor`` is added for underflow.
 
-        K is evaluated on a grid of norms and distances. The error at a grid point is the larger of two numbers: the
-        change of K due to errors of its arguments, and min(2, m) * ``eps`` * |K|, where m = 1 + 0.75 * sqrt(terms). The
-        error of <x,y> is m * ``eps`` * |x| |y|, and likewise for <x,x> and <y,y>. If K is a function of a sum of terms
-        e(x_j, y_j), the error of this sum is max(4, m) * ``eps`` * ``size``. ``floor`` is a further error of each inner
-        product or sum, because terms underflow. The result is infinite if no value on the grid is finite.
+        K is evaluated on a grid of norms and distances. Its error at a grid point is the larger of two numbers: the
+        change of K by the errors of its arguments, and min(2, m) * ``eps`` * |K|. The result is infinite if K is finite
+        at no grid point.
         """
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
@@ -387,7 +388,7 @@ class Kernel:
                 norms = np.concatenate([norms, np.geomspace(least, norms.min(), 5)[:-1]])
             i, j = np.triu_indices(len(norms))  # pairs i <= j suffice, because K is symmetric
             xx, yy = norms[i, None], norms[j, None]
-            # Rows of equal norm may be equal rows. Their inner product is exactly xx, so that their distance is 0.
+            # Where xx = yy, |x| |y| is replaced by xx. If <x,y> = |x| |y|, xx + yy - 2 <x,y> is then exactly 0.
             both = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy))
             dot = both * (1 - near)
             value = self.at(xx, yy, dot)
@@ -404,11 +405,11 @@ class Kernel:
 
     @lru_cache(maxsize=64)  # noqa: B019  a kernel is immutable, and fits to the same rows repeat the call
     def evaluation(self, rows: Extent, others: Extent, dtype: str, d: int) -> Evaluation:
-        """Return the largest errors of K(x, y) that come from evaluating its expressions in ``dtype``.
+        """Return the largest errors of K(x, y) that arise when the expressions of K are evaluated in ``dtype``.
 
-        ``rows`` and ``others`` are the ranges of sizes and entries of the rows x and y, which have d features. Errors
-        are found for sample rows of the smallest and the largest sizes, and of a few sizes between. Inner products,
-        norms and entries have only the error of one rounding to ``dtype``; :meth:`rounding` covers their other errors.
+        ``rows`` and ``others`` are the ranges of sizes and entries of the rows x and y, which have d features. A few
+        sizes and entries of each range are tested. Inner products and entries are rounded once to ``dtype`` before K is
+        evaluated. The errors of computing inner products are left to :meth:`rounding`.
         """
         if dtype == "float64":
             single = self.evaluation(rows, others, "float32", d)
@@ -440,10 +441,10 @@ class Kernel:
         entries = max(terms.error, self._entry_error(max(rows.high, others.high), eps))
 
         def moved(error: float) -> float:
-            """Return the largest change of K if each of d terms e(x_j, y_j) is wrong by ``error``.
+            """Return the largest change of K if d terms e(x_j, y_j) are all wrong by ``error`` in one direction.
 
-            Return 0 if ``error`` is so small that :meth:`rounding` covers it. If ``error`` is INVALID, which stands for
-            inf or nan, return INVALID.
+            Return 0 if ``error`` is at most 8 eps times the largest term, because :meth:`rounding` covers it. Return
+            INVALID, which stands for inf or nan, if ``error`` is INVALID.
             """
             if error >= INVALID or error <= least:
                 return INVALID if error > least else 0.0
@@ -455,7 +456,7 @@ class Kernel:
         return Evaluation(whole.largest, *errors, whole.out_of_range or terms.out_of_range)
 
     def _entry_error(self, high: float, eps: float) -> float:
-        """Return the largest change of the term e(x, y), on a grid of y, if x = ``high`` becomes high * (1 - eps)."""
+        """Return the largest change of e(x, y) if x = ``high`` is replaced by high * (1 - eps), for sample values y."""
         farthest = 1 if self.spec.nonnegative else 2
         y = high * (1 - farthest * np.concatenate([[0.0], eps ** np.linspace(1, 0, 40)]))
         change = np.abs(self._element(high * (1 - eps), y) - self._element(high, y))
@@ -489,7 +490,7 @@ class Kernel:
         return self._made(f"({self.spec.text}) ** {int(exponent)}", self._parameters())
 
     def _composed(self, operator: str, other: Any, number: str) -> Kernel:
-        """Return the kernel ``self operator other``. If ``other`` is a number, it becomes the parameter ``number``."""
+        """Return the kernel ``self operator other``. A number ``other`` becomes a parameter named ``number``."""
         if isinstance(other, Real) and not isinstance(other, bool):  # type: ignore[unreachable]
             if operator == "+" and other == 0:
                 return self  # Python's sum() of kernels begins with 0 + the first kernel
@@ -574,7 +575,7 @@ def _restored(record: Mapping[str, Any]) -> Kernel:
 
 
 def underflow(dtype: str, d: int) -> float:
-    """Return the largest error of an inner product of d terms in ``dtype`` on a device that flushes subnormals to 0."""
+    """Return the largest error in an inner product of d terms of ``dtype`` if each subnormal term is flushed to 0."""
     return d * float(np.finfo(dtype).tiny)
 
 

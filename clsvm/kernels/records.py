@@ -224,13 +224,13 @@ def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
 
 # An oracle computes a built-in kernel function in NumPy. It is written independently of the function's expressions.
 
-_FEW, _LONG = 1024, 8  # distances() uses the symmetry for at most _FEW rows of at least _LONG columns
+_FEW, _LONG = 1024, 8  # for X of at most _FEW rows and at least _LONG columns, distances(X, X) computes half a matrix
 
 
 def distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:
     """Return the distances (n, m) between the rows of X (n, d) and of Y (m, d) in SciPy's ``metric``.
 
-    If Y is X and has few long rows, the distance of each pair of rows is computed once and stored twice.
+    If Y is X and has 2 to 1024 rows of at least 8 columns, the distance of each pair of rows is computed only once.
     """
     halved = Y is X and 1 < len(X) <= _FEW and X.shape[1] >= _LONG
     return squareform(pdist(X, metric), checks=False) if halved else cdist(X, Y, metric)

@@ -34,7 +34,7 @@ from clsvm.errors import warn
 from clsvm.tasks import ONE_CLASS
 
 Vector = NDArray[np.float64]
-CLASSES = 40  # most classes whose pairs are computed together: more take more memory, fewer need more kernel launches
+CLASSES = 40  # pairs of classes are computed for blocks of at most CLASSES classes, unless there are few rows
 Rows = NDArray[np.intp]
 FOLDS = 5
 MIN_PROBABILITY = 1e-7  # probabilities of pairs are clipped to MIN_PROBABILITY ... 1 - MIN_PROBABILITY, as in LIBSVM
@@ -100,7 +100,7 @@ class Decoder:
         return self.of_pairs and not self.break_ties
 
     def by_value(self, values: Vector) -> NDArray[Any]:
-        """Return the predictions for the result of decision_function: classes, signs, or the values themselves."""
+        """Return the predictions from the result of decision_function: labels, 1 or -1 for one class, or numbers."""
         if len(self.classes):
             chosen = values.argmax(axis=1) if values.ndim == 2 else (values > 0).astype(np.intp)
             return np.asarray(self.classes[chosen])
@@ -171,16 +171,16 @@ def blocks(k: int, most: int) -> list[tuple[slice, slice]]:
 
 
 def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offsets: Vector, k: int) -> Iterator[Strip]:
-    """Yield the decision values of all pairs of a class in ``own`` and a class in ``others``, as :class:`Strip` tuples.
+    """Yield the decision values of all pairs of a class a in ``own`` and a class b > a in ``others``.
 
-    A sum over support vectors adds coefficients times kernel values. The decision value of a pair is the pair's
-    intercept, plus the sum over the support vectors of its first class, plus that over those of its second class.
+    A :class:`Strip` has the values of one class a. The decision value of a pair is the pair's intercept, plus two sums
+    of coefficients times kernel values: one over the support vectors of a, and one over the support vectors of b.
 
-    one: sum over the support vectors of each pair's class in ``own``, (pairs, samples), sorted by this class.
-    other: sum over the support vectors of each pair's class in ``others``, (pairs, samples), sorted by this class.
+    one: the sums over the support vectors of a, (pairs, samples). Pairs are sorted by a, then by b.
+    other: the sums over the support vectors of b, (pairs, samples). Pairs are sorted by b, then by a.
     offsets: intercepts (pairs,) of all pairs of the k classes.
 
-    If both blocks are the same, ``one`` and ``other`` are one array, and no class is paired with itself.
+    If ``own`` equals ``others``, ``one`` and ``other`` are the same array, with all a and b of this block, a != b.
     """
     same_block = own == others
     one = one.reshape(own.stop - own.start, -1, one.shape[1])
@@ -207,16 +207,16 @@ def votes(strips: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
         positive = (values > 0).view(np.int8)
         won[first] += positive.sum(axis=0, dtype=np.int32)
         won[others] -= positive
-    won += np.arange(k, dtype=np.int32)[:, None]  # class i is second in i pairs, and wins those that the first loses
+    won += np.arange(k, dtype=np.int32)[:, None]  # class i is second in i pairs; its defeats were subtracted above
     return won.T.astype(np.intp)
 
 
 def ovr_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
     """Return scikit-learn's decision values (n, k) of shape "ovr" for n rows.
 
-    The decision values of pairs come in strips (:class:`Strip`), each of one class against later classes. The value of
-    a class is its number of votes plus s / (3 * (|s| + 1)). s adds up the decision values of all pairs with this class,
-    as first class with the sign +, as second class with the sign -. A decision value of 0 is a vote for the pair's
+    The decision values of pairs come in strips (:class:`Strip`), each of one class against later classes. Let s be the
+    sum of the decision values of all pairs whose first class is c, minus those of all pairs whose second class is c.
+    The value of class c is its number of votes plus s / (3 * (|s| + 1)). A decision value of 0 is a vote for the pair's
     first class. The result equals that of sklearn.utils.multiclass._ovr_decision_function bit for bit.
     """
     won, sums = np.zeros((k, n), np.int32), np.zeros((k, n))
@@ -248,8 +248,8 @@ def pair_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
 def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
     """Fit A and B of P(positive | f) = 1 / (1 + exp(A f + B)) by maximum likelihood.
 
-    For p positive and m negative rows, the target probabilities are (p + 1) / (p + 2) and 1 / (m + 2). With these
-    targets the optimum is finite even if the decision values separate the classes. Targets 1 and 0 would not do.
+    For p positive and m negative rows, the target probabilities are (p + 1) / (p + 2) and 1 / (m + 2). The
+    targets 1 and 0 would give an infinite A if the decision values separate the classes.
 
     Parameters
     ----------
@@ -492,8 +492,8 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     NotFittedError, TypeError
         If the estimator is not fitted, or not clsvm's, such as a pipeline.
     ValueError
-        If a classifier of k > 2 classes has a problem for each class instead of each pair of classes, if y has labels
-        that the estimator was not fitted to, or only one label, or if the ``fit`` of a fold raises it.
+        If y is missing, has only one label, or has a label that the estimator was not fitted to; if a fit to four
+        fifths of the rows fails; or if a classifier of k > 2 classes has no problem for each pair of classes.
 
     Warns
     -----
@@ -561,7 +561,7 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> di
         is_first = index[pair] == first
         fitted.append(platt(values[pair, np.where(is_first, second - 1, first)], is_first))
     A, B = np.array(fitted).T
-    return {"probA": A, "probB": -B if k == 2 else B}  # -B: with two classes, a positive f means the second one
+    return {"probA": A, "probB": -B if k == 2 else B}  # for k = 2, P(second class | f) = 1 / (1 + exp(A f - B))
 
 
 def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> Iterator[tuple[Any, Any, Rows]]:

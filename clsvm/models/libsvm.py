@@ -53,8 +53,9 @@ def model_of(model: Any) -> KernelModel:
 def check_savable(model: KernelModel) -> None:
     """Raise ValueError unless LIBSVM's format can hold the model.
 
-    The format holds four kernel functions and precomputed kernels. Labels must be 32-bit integers. A model of more than
-    two classes must have a problem for each pair of classes.
+    The format holds the kernel functions linear, poly, rbf and sigmoid, and precomputed kernels. The task must be one
+    that LIBSVM has. Labels must be 32-bit integers. A model of more than two classes must have a problem for each pair
+    of classes.
     """
     if model.kernel.name not in _NAMES:
         supported = ", ".join(_KERNELS.values())
@@ -72,8 +73,8 @@ def check_savable(model: KernelModel) -> None:
 def class_order(model: KernelModel) -> list[int]:
     """Return the numbers of the model's classes in the order in which LIBSVM's file lists them.
 
-    If there are two classes, classes[1] comes first, which positive decision values stand for. If
-    ``model.smaller_first`` is set, classes[0] comes first.
+    With two classes, the file begins with classes[1], the class of positive decision values. If
+    ``model.smaller_first`` is set, it begins with classes[0]. Other models keep the order of ``model.classes``.
     """
     order = list(range(len(model.classes)))
     return order[::-1] if len(order) == 2 and not model.smaller_first else order
@@ -82,10 +83,11 @@ def class_order(model: KernelModel) -> list[int]:
 def save_model(model: Any, path: PathLike) -> None:
     """Write a model in LIBSVM's text format, which svm-predict reads.
 
-    The value rho in the file is the negative of the intercept. The file lists the positive one of two classes first,
-    unless the model's ``smaller_first`` is set. Numbers have as many digits as their float64 value needs. If the last
-    feature is zero in all support vectors, one of its zeros is written, so that a reader finds the number of features.
-    A model without support vectors loses the number of features.
+    The value rho in the file is the negative of the intercept. With two classes, the file lists classes[1] first, the
+    class of positive decision values. If the model's ``smaller_first`` is set, the file lists classes[0] first, and the
+    signs of the coefficients and of rho are changed. Numbers have as many digits as their float64 value needs. If the
+    last feature is zero in all support vectors, one of its zeros is written, so that a reader finds the number of
+    features. A model without support vectors loses the number of features.
 
     Parameters
     ----------
@@ -171,7 +173,10 @@ def estimates_of(task: str, k: int) -> dict[str, int]:
 
 
 def _flip_signs(coef: Vector, rho: Vector, estimates: dict[str, Any]) -> tuple[Vector, Vector, dict[str, Any]]:
-    """Exchange the classes of a two-class model: return negated coefficients, rho and probB, and probA unchanged."""
+    """Exchange the classes of a two-class model: return -coef, -rho and a changed copy of ``estimates``.
+
+    In the copy the signs of probB are changed, and probA is unchanged.
+    """
     return -coef, 0.0 - rho, {key: 0.0 - values if key == "probB" else values for key, values in estimates.items()}
 
 
@@ -193,11 +198,11 @@ def load_model(path: PathLike) -> KernelModel:
     Returns
     -------
     model : KernelModel
-        Labels are int64. Two labels are in ascending order. If the file lists the smaller label first, the
-        coefficients, rho and probB change their signs, and ``smaller_first`` is set. More than two labels keep the
-        file's order, since among classes with equal votes the first one wins. Support vectors are CSR (n_SV, d)
-        float64, where d is the highest feature number in the file. :func:`match_columns` adds columns of zeros if
-        other rows have more columns.
+        Labels are int64. A model of two classes has them in ascending order. If the file lists the smaller label
+        first, the signs of the file's coefficients, rho and probB are changed, and ``smaller_first`` is set. A model of
+        more classes keeps the order of the file, because the first of several classes with equally many votes is
+        predicted. Support vectors are CSR (n_SV, d) float64, where d is the highest feature number in the file. If
+        rows to predict have more columns, :func:`match_columns` adds columns of zeros to the support vectors.
 
     Raises
     ------

@@ -36,17 +36,17 @@ from clsvm.system import explained
 from clsvm.tasks import ONE_CLASS, TASKS
 
 Vector = NDArray[np.float64]
-# Reduction: a function of strips (decision values of one class against later ones), number of rows and of classes.
+# A Reduction f(strips, n, k) computes an array with a row for each of n samples from decision values of k classes.
 Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]
 
-# Decision values of all pairs of classes take at most MAX_BYTES bytes and 1 / SHARE of the memory limit at a time.
+# Decision values of pairs of classes take at most MAX_BYTES bytes, and at most the memory limit divided by SHARE.
 MAX_BYTES, SHARE = 64 << 20, 4
 # For each row and pair of classes, device and host each allocate two sums over support vectors: one for each class.
 COPIES = 4
 
 
 class _Sums(NamedTuple):
-    """Compute sums over the support vectors for rows X that have been checked.
+    """Compute sums of coefficients times kernel values, over the support vectors, for rows X.
 
     Attributes
     ----------
@@ -55,9 +55,10 @@ class _Sums(NamedTuple):
     limit
         memory limit in bytes.
     respond
-        function respond(rows, classes, problems) that returns sums of coefficients times kernel values. Its arguments
-        are slices of the rows of X, of the classes whose support vectors are summed, and of the rows of dual_coef. The
-        result has a row for each class and row of dual_coef, (classes * problems, rows).
+        function respond(rows, classes, problems) that returns the sums. Its arguments are slices: ``rows`` selects rows
+        of X, ``classes`` selects the classes whose support vectors are summed, and ``problems`` selects rows of
+        dual_coef. The result for r rows, c classes and p rows of dual_coef has the shape (c * p, r). Its row i * p + j
+        is for class i and row j of dual_coef. A model without pairs of classes counts all support vectors as one class.
     """
 
     n: int
@@ -174,11 +175,12 @@ class KernelModel:
     def _reduce_pairs(
         self, sums: _Sums, reduce: Reduction, shape: tuple[int, ...], numbers_per_row: int, dtype: Any = np.float64
     ) -> NDArray[Any]:
-        """Reduce the decision values of all pairs of classes, for a few rows at a time, to an array (n, *shape).
+        """Compute an array (n, *shape) from the decision values of all pairs of classes, for a few rows at a time.
 
-        ``reduce(strips, rows, k)`` returns an array (rows, *shape) of ``dtype`` for a few rows. ``strips`` yields their
-        decision values, each :class:`Strip` with those of one class against later classes. ``rows`` is the number of
-        rows, and ``k`` that of classes. The function may allocate ``numbers_per_row`` numbers for each row.
+        The function ``reduce(strips, m, k)`` returns a part of the array: m rows, (m, *shape), of type ``dtype``.
+        ``strips`` yields the decision values of these m rows as :class:`Strip` tuples, each with the values of one
+        class against later classes. k is the number of classes. The function ``reduce`` may allocate at most
+        ``numbers_per_row`` numbers for each row.
         """
         k, out = len(self.classes), np.empty((sums.n, *shape), dtype)
         budget = min(MAX_BYTES, sums.limit // SHARE)
@@ -195,14 +197,15 @@ class KernelModel:
     def _strips(self, sums: _Sums, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:
         """Yield the decision values of all pairs of classes for ``rows``, as :class:`Strip` tuples.
 
-        A strip holds one class against later classes. ``blocks`` are pairs of ranges of classes
-        (:func:`decoder.blocks`), and the pairs of classes between two ranges are computed together.
+        A strip holds the decision values of one class against later classes. ``blocks`` lists pairs of ranges of class
+        numbers (:func:`decoder.blocks`). For each pair of ranges, all pairs of a class in the first range and a class
+        in the second range are computed at once.
         """
         k = len(self.classes)
         for firsts, others in blocks:
             if firsts == others and firsts.stop - firsts.start == 1:
                 continue
-            # dual_coef has no row for a class against itself, so a class a has row c - 1 against a class c > a.
+            # dual_coef has no row for a class against itself: class i has row j - 1 against j > i, row j against j < i.
             first = others.start - (firsts != others)
             first_sums = other_sums = sums.respond(rows, firsts, slice(first, others.stop - 1))
             if firsts != others:
@@ -240,11 +243,11 @@ class KernelModel:
         return len(self.classes) > 2 and len(self.intercept) != len(self.dual_coef)
 
     def _host_sums(self, K: Data, groups: slice, problems: slice) -> Vector:
-        """Return sums of coefficients times kernel values K (n, m) of n rows with the m training rows.
+        """Return sums of coefficients times kernel values K (n, m), computed on the host.
 
-        ``groups`` selects the classes whose support vectors are summed, and ``problems`` selects rows of dual_coef. The
-        result has a row for each selected class and row of dual_coef, (classes * problems, n). The sums of a row of K
-        do not depend on the other rows of K, bit for bit.
+        K has the kernel values of n rows with the m training rows. ``groups`` selects classes whose support vectors are
+        summed, and ``problems`` selects rows of dual_coef. The result for c classes and p rows of dual_coef has the
+        shape (c * p, n). The sums of a row of K do not depend on the other rows of K, bit for bit.
         """
         cuts = np.cumsum([0, *(self.n_support if self.of_pairs else [len(self.support_vectors)])])
         parts = list(itertools.pairwise(cuts))[groups]
@@ -260,10 +263,10 @@ class KernelModel:
         return out.reshape(-1, K.shape[0])
 
     def _on_device(self, stream: Stream, kernel: Kernel, X: Data) -> tuple[Support, Data]:
-        """Return the support vectors on the device, and the rows X with the same columns.
+        """Return the support vectors on the device, and the rows X with columns numbered as in the support vectors.
 
-        If most columns of the support vectors are empty, the empty columns are removed from the support vectors. The
-        columns of X are then renumbered in the same way (:func:`clsvm.arrays.renumbered`).
+        If most columns of the support vectors are empty, the empty columns are removed, and the columns of X are
+        renumbered (:func:`clsvm.arrays.renumbered`).
         """
         support, vectors = self._kept.get(stream), self.support_vectors
         columns = support.columns if support else None

@@ -178,8 +178,8 @@ def _labels(classes: NDArray[Any]) -> NDArray[Any]:
 def _archive_arrays(content: bytes) -> dict[str, NDArray[Any]]:
     """Return all arrays of an archive as a dict by key, given the bytes ``content`` of its file. No pickle is opened.
 
-    Raises an error of files.DAMAGED_ARCHIVE if an array is damaged or compressed, or if all arrays together are larger
-    than the file.
+    Raises an exception, of a type in the tuple files.DAMAGED_ARCHIVE, if an array is damaged or compressed, or if all
+    arrays together are larger than the file.
     """
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         members = archive.zip.infolist()
@@ -282,8 +282,8 @@ def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
     the file has some of the task's parameters but not all.
 
     k: number of classes.
-    pairs: whether the model has a problem for each pair of classes, or only one problem. Other models have no
-        probabilities, and any parameter raises ValueError.
+    pairs: True if the model has a single problem, or a problem for each pair of classes. If it is False, a model has no
+        probabilities, and a file with a probability parameter raises ValueError.
     """
     present, lengths = file.arrays.keys() & set(ESTIMATES), estimates_of(task, k) if pairs else {}
     expected = ", ".join(lengths) or "none"

@@ -139,7 +139,7 @@ class DeviceCache:
     released. Copies of the cache, unpickled caches, and caches in a forked child process begin empty.
     """
 
-    # Stream setting, cached value and its bytes. Threads read the tuple without a lock, so only replace the whole.
+    # (stream setting, cached value, its bytes) is always assigned as one tuple, because threads read it without a lock.
     _state: tuple[Any, Any, int] = (None, None, 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -228,8 +228,8 @@ def huge_pages(context: cl.Context, nbytes: int) -> Any:
 def in_place(context: cl.Context, array: NDArray[Any]) -> tuple[Any, int]:
     """Return a buffer by which OpenCL kernels read a contiguous array in place, and the array's byte offset in it.
 
-    OpenCL runtimes copy memory that does not begin at a multiple of 128 bytes. So the buffer begins at the last such
-    address that is not after the array's start.
+    OpenCL runtimes copy memory that does not begin at a multiple of 128 bytes. So the buffer begins at the address of
+    the array, rounded down to a multiple of 128.
     """
     address = array.ctypes.data
     before = address % 128

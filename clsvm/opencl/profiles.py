@@ -27,14 +27,15 @@ from platformdirs import user_cache_path
 from clsvm import files
 from clsvm.errors import warn
 
-# Size of a tile, a block of K(X, U), as names and values of compiler options (-Dname=value); see Profile.tiles.
+# A Tile is the size of a block of kernel values that an OpenCL kernel computes, as names and values of -D options.
 Tile = Mapping[str, int]
 
 
 def shape_class(working: int) -> str:
-    """Return the shape class of a kernel matrix K(X, U) with ``working`` rows U: "two", "few" or "many".
+    """Return the shape class of a kernel matrix K(X, U) with ``working`` rows U.
 
-    A profile has, for each shape class, the size of the blocks in which a kernel matrix is computed.
+    The class is "two" for at most 2 rows, "few" for 3 to 16 rows, and "many" for more. A profile has, for each class,
+    the size of the blocks in which a kernel matrix is computed.
     """
     return "two" if working <= 2 else "few" if working <= 16 else "many"
 
@@ -54,12 +55,17 @@ class Profile:
         kernel style. In the style "simd" a work-item computes with explicit vectors. In the style "workgroup"
         work-items share local memory.
     tiles
-        sizes of tiles, the blocks of values of K(X, U) that are computed in registers. A key is the class of the number
-        of right-hand rows: "two" (at most 2), "few" (at most 16) or "many". Some profiles have a fourth entry, "wide",
-        for larger tiles. It replaces "many" if K(X, U) has enough such tiles to occupy every compute unit.
-        A tile has GROUPS lane groups (see ``lanes``) and COLUMNS right-hand rows, or BLOCKS blocks of right-hand rows,
-        each as long as a lane group. A work-item computes values for RX rows of X. Local memory holds DEPTH features at
-        a time. Prefetches run AHEAD features ahead of the computation.
+        sizes of tiles, by a name. A tile is the block of values of K(X, U) that one work-item (style "simd") or one
+        work-group (style "workgroup") computes in registers. The name is "two" for at most 2 right-hand rows, "few" for
+        3 to 16, and "many" for more. Some profiles have larger tiles named "wide". They replace the tiles "many" if
+        K(X, U) has enough of them to occupy every compute unit. The size of a tile is a dict with some of these keys:
+
+        - GROUPS: lane groups of rows X (see ``lanes``);
+        - COLUMNS: right-hand rows;
+        - BLOCKS: blocks of right-hand rows, each with as many rows as a lane group;
+        - RX: rows of X for which one work-item computes values;
+        - DEPTH: features that local memory holds at a time;
+        - AHEAD: number of features by which prefetches are ahead of the computation.
     lanes
         number of rows of a lane group in float32. The values of these rows are stored interleaved. In float64 a lane
         group of the style "simd" has half as many rows.
@@ -85,20 +91,20 @@ class Profile:
     sync
         number of outer iterations of the solver between two reads of its state by the host.
     bits_cost
-        cost of multiplying two 32-bit words. Each has 32 features of a row in which every feature is 0 or 1.
+        cost of multiplying two 32-bit words. A word holds 32 features of a row whose features are all 0 or 1.
     csr_cost
         cost of multiplying a stored entry of a CSR row by a number of a row of U.
     clustered_cost
         cost of multiplying a stored entry of a row in a cluster by a number of a row of U.
     hybrid_cost
-        cost of multiplying an entry of a densely stored column by a number of a row of U. Besides such columns, the
-        rows X have sparse entries in CSR format.
+        cost of multiplying an entry of a densely stored column of X by a number of a row of U, if the other columns of
+        X are stored in CSR format.
     hit_cost
         cost of multiplying an entry of X by an entry of U, if an inverted index lists the entries of X by feature.
     value_cost
         cost of evaluating the kernel function for one value of K(X, U), with CSR rows X, and storing the value.
     cluster_cost
-        cost of finding the cluster of a row. One work-group does this, which uses a small part of a GPU.
+        cost of finding the cluster of a row. On a GPU this cost is large, because only one work-group does this work.
     cache_cost
         cost of reading a stored value of K(X, U).
     outer_cost
@@ -112,7 +118,7 @@ class Profile:
     factor_cost
         cost of a multiply-add of the host's Cholesky factorisation in one thread.
     patience
-        number of SMO iterations, per row of a small dual problem, after which the host takes over the solve.
+        number of SMO iterations, per coefficient of a small dual problem, after which the host takes over the solve.
     wide
         type of gradients and coefficients: "double", or "pair". A pair is two float32 numbers, whose sum is the value.
     """
@@ -216,7 +222,7 @@ PROFILES = {
         value_cost=23.0,
     ),
     "gpu": _GPU,
-    # Costs were measured on an H100. "wide" tiles of DEPTH 16 need 42 KB of local memory. Other GPUs may have 32 KB.
+    # Costs were measured on an H100. Its "wide" tiles need 42 KB of local memory. Other GPUs may have only 32 KB.
     "nvidia": replace(
         _GPU,
         name="nvidia",

@@ -49,8 +49,8 @@ _MIN_FREE = 16 << 20  # free bytes needed on a cache's disk; some OpenCL compile
 def prepare() -> None:
     """Make all OpenCL runtimes of this machine visible to pyopencl's loader.
 
-    Also switch off the caches of compiled programs that cannot be used. The function may be called again. If no runtime
-    is found, it raises no error.
+    If pyopencl or PoCL cannot write to its cache of compiled programs, the function also switches the cache off, or
+    moves it to a temporary folder. The function may be called again. If no runtime is found, it raises no error.
     """
     disable_unusable_caches()
     if os.environ.get("OCL_ICD_VENDORS"):
@@ -72,7 +72,7 @@ def prepare() -> None:
             extra[f"clsvm-{library}.icd"] = location
     if extra and (folder := _folder({**system, **extra})):
         os.environ["OCL_ICD_VENDORS"] = str(folder)
-    elif extra and not system:  # no folder can be written, and without one OCL_ICD_VENDORS can name only one library
+    elif extra and not system:  # no folder can be written, so OCL_ICD_VENDORS names a library, and can name only one
         os.environ["OCL_ICD_VENDORS"] = next(iter(extra.values()))
 
 
@@ -168,8 +168,9 @@ def _written(folder: Path, entries: dict[str, str]) -> Path:
 def disable_unusable_caches() -> None:
     """Test the folders in which pyopencl and PoCL cache compiled programs.
 
-    If pyopencl's folder cannot be used, set an environment variable so that pyopencl works without a cache. If PoCL's
-    folder cannot be used, set one so that PoCL uses a temporary folder. Warn once if any folder cannot be used.
+    If pyopencl's folder cannot be used, set the environment variable PYOPENCL_NO_CACHE, so that pyopencl works without
+    a cache. If PoCL's folder cannot be used, set POCL_CACHE_DIR to a temporary folder. Give one warning if any folder
+    cannot be used.
     """
     caches = {"PYOPENCL_NO_CACHE": ("pyopencl", "pytools"), "POCL_CACHE_DIR": ("pocl",)}
     faults = {

@@ -127,8 +127,8 @@ class Stream:
         with self._runtime_call("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        other.charge(start)  # leaves nbytes bytes free; ``limit`` is not reduced, because error messages state it
-        # A stream that needs memory empties the caches outside ``reads``. The second stream must empty none.
+        other.charge(start)  # so that ``nbytes`` bytes of the limit are free; error messages state the whole limit
+        # A stream that needs memory empties every cache that is not in its ``reads``. This stream must empty none.
         other.reads = memory.filled_caches()
         try:
             with other:
@@ -265,10 +265,11 @@ class Stream:
                 buffer.release()
 
     def _done_with(self, nbytes: int) -> None:
-        """Before a buffer of ``nbytes`` bytes is freed, wait for queued work if its memory could be reused too soon.
+        """Wait for queued work before a buffer of ``nbytes`` bytes is freed, if its memory could be reused too soon.
 
-        This can happen with large buffers on a CPU: the pool of freed buffers may give the buffer to another queue, or
-        the memory may return to the system at once. If the queued work fails, a later call raises the error.
+        Only large buffers on a CPU need this. When they are freed, the pool of freed buffers may give them to another
+        queue, or their memory may return to the system at once. If the queued work fails, a later call raises the
+        error.
         """
         if self.unified and nbytes >= memory.MIN_POOLED:
             with contextlib.suppress(DeviceError):
@@ -333,7 +334,7 @@ class Stream:
     def clear(self, buffer: Buffer, nbytes: int) -> None:
         """Set the first ``nbytes`` bytes of a buffer to zero.
 
-        ``nbytes`` is rounded up to a multiple of 64. Sizes of buffers are such multiples too.
+        ``nbytes`` is rounded up to a multiple of 64. Every buffer that :meth:`buffer` made has a multiple of 64 bytes.
         """
         if nbytes:
             self._zero((-(-int(nbytes) // 64),), None, buffer)
