@@ -31,7 +31,7 @@ _CELLS = 1 << 18  # the host computes about this many terms e(x_j, y_j) of f(sum
 _SAMPLE = 500  # number of rows on which Kernel.check tests a kernel function
 # Kernel.rounding tests rows x and y with <x,y> = (1 - t) |x| |y|, where t = 2 (eps / 2)^s for steps s from 1 to 0.
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # the 1000 values are for functions of |x - y| alone
-# Squared norms of the rows on which Kernel.rounding tests a kernel function, as fractions of the largest squared norm.
+# Kernel.rounding tests rows whose squared norms are the products of _SIZES and the largest squared norm.
 _SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])
 
 
@@ -142,7 +142,7 @@ class Kernel:
         Parameters
         ----------
         element : str
-            Expression e in x and y. An absent entry of a sparse row is 0 and counts as such.
+            Expression e in x and y. An entry that a sparse row does not store counts as 0.
         function : str, default="s"
             Expression f in s.
         nonnegative : bool, default=False
@@ -188,7 +188,7 @@ class Kernel:
 
     @cached_property
     def numbers(self) -> tuple[float | int, ...]:
-        """Return the numbers that OpenCL kernels get as arguments, such as -gamma. They are computed in float64."""
+        """Return the numbers that OpenCL kernels get as arguments, such as -gamma in exp(-gamma * sqdist)."""
         with np.errstate(all="ignore"):
             return tuple(argument.value(self.params) for argument in self.spec.arguments)
 

@@ -180,7 +180,7 @@ def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offse
     other: the sums over the support vectors of b, (pairs, samples). Pairs are sorted by b, then by a.
     offsets: intercepts (pairs,) of all pairs of the k classes.
 
-    If ``own`` equals ``others``, ``one`` and ``other`` are the same array, with all a and b of this block, a != b.
+    If ``own`` equals ``others``, ``one`` and ``other`` are the same array, with all pairs a != b of this block.
     """
     same_block = own == others
     one = one.reshape(own.stop - own.start, -1, one.shape[1])

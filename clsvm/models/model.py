@@ -87,9 +87,10 @@ class KernelModel:
         (n_SV, d) float64, dense or CSR, grouped by class in the order of ``classes``. For a precomputed kernel: column
         numbers of X, (n_SV,) int.
     dual_coef
-        coefficients (problems, n_SV), float64. For two classes they are y * alpha, with y = +1 for classes[1]. For
-        pairs of classes the shape is (k - 1, n_SV), as in scikit-learn and LIBSVM: a column has the coefficients of a
-        support vector against the other classes in their order. There y is +1 for the first class of a pair.
+        coefficients (problems, n_SV), float64. A coefficient of a classifier is y * alpha, where alpha is the dual
+        variable of a support vector, and y is +1 or -1. For two classes y is +1 for classes[1]. For pairs of classes y
+        is +1 for the first class of a pair, and the shape is (k - 1, n_SV), as in scikit-learn and LIBSVM: a column has
+        the coefficients of a support vector against the other classes in their order.
     intercept
         (problems,) float64. For pairs of classes: (k * (k - 1) / 2,).
     classes
@@ -104,8 +105,8 @@ class KernelModel:
     task
         name of a record of clsvm.tasks.TASKS, such as "c_svc".
     probA
-        (pairs,) float64, or None without probabilities. The class that positive decision values f stand for has the
-        probability 1 / (1 + exp(probA * f + probB)). For a regression: the scale of its errors, (1,).
+        (pairs,) float64, or None without probabilities. Let f be a decision value. The class for which f is positive
+        has the probability 1 / (1 + exp(probA * f + probB)). For a regression: the scale of its errors, (1,).
     probB
         (pairs,) float64, or None without probabilities and for a regression.
     prob_density_marks
@@ -137,7 +138,10 @@ class KernelModel:
     def decision_function(
         self, X: Data, device: Any = None, memory_limit: int | str | None = None, shape: str = "ovo"
     ) -> Vector:
-        """Return the decision values sum_j dual_coef[p, j] K(x, sv_j) + intercept[p] of each row x of X.
+        """Return the decision values of each row x of X.
+
+        The value of problem p is sum_j dual_coef[p, j] K(x, support_vectors[j]) + intercept[p]. If there is a problem
+        for each pair of classes, the sum is over the support vectors of the two classes of problem p.
 
         Parameters
         ----------

@@ -35,7 +35,7 @@ from clsvm.errors import warn
 
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 DRIVERS = ("libnvidia-opencl.so.1", "libamdocl64.so", "libigdrcl.so")
-# Folders in which containers, WSL and ROCm place drivers. The loader does not search them.
+# Containers, WSL and ROCm place drivers in the folders _FOLDERS, which the loader does not search.
 _FOLDERS = (
     "/usr/lib/wsl/lib",
     "/usr/local/nvidia/lib64",

@@ -347,8 +347,8 @@ class Stream:
     def part(self, buffer: Buffer, first: int, nbytes: int) -> Buffer:
         """Return an OpenCL sub-buffer: the part of a buffer that begins at byte ``first`` and has ``nbytes`` bytes.
 
-        ``nbytes`` is rounded up to a multiple of 64. ``first`` must be a multiple of the device's alignment, which
-        every multiple of ALIGNMENT is.
+        ``nbytes`` is rounded up to a multiple of 64. ``first`` must be a multiple of the device's alignment. A
+        multiple of ALIGNMENT (512 bytes) suits every device.
         """
         with self._runtime_call("a buffer has no such part"):
             return buffer.get_sub_region(first, -(-max(1, nbytes) // 64) * 64)
