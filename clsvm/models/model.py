@@ -87,10 +87,10 @@ class KernelModel:
         (n_SV, d) float64, dense or CSR, grouped by class in the order of ``classes``. For a precomputed kernel: column
         numbers of X, (n_SV,) int.
     dual_coef
-        coefficients (problems, n_SV), float64. A coefficient of a classifier is y * alpha, where alpha is the dual
-        variable of a support vector, and y is +1 or -1. For two classes y is +1 for classes[1]. For pairs of classes y
-        is +1 for the first class of a pair, and the shape is (k - 1, n_SV), as in scikit-learn and LIBSVM: a column has
-        the coefficients of a support vector against the other classes in their order.
+        coefficients (problems, n_SV), float64. For two classes they are y * alpha, where alpha is the dual variable of
+        a support vector, and y is +1 for classes[1] and -1 for classes[0]. For pairs of classes y is +1 for the first
+        class of a pair and -1 for the second. The shape is then (k - 1, n_SV), as in scikit-learn and LIBSVM: a column
+        has the coefficients of a support vector against the other classes in their order.
     intercept
         (problems,) float64. For pairs of classes: (k * (k - 1) / 2,).
     classes
