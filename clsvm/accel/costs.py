@@ -92,13 +92,13 @@ class Costs:
     def pays(self, theirs: float, least: float, spent: float) -> bool:
         """Return whether clsvm's estimated seconds are less than ``self.max_share`` times LIBSVM's.
 
-        clsvm's estimated seconds are the sum of ``least``, ``self.share`` times ``theirs``, and the time to load
-        OpenCL. The time to load counts as max(0, ``self.first`` - ``spent``): a process that has computed for long in
-        LIBSVM will probably make more calls, which gain from the loaded OpenCL too.
+        clsvm's estimated seconds are ``least`` + ``self.share`` * ``theirs`` + max(0, ``self.first`` - ``spent``). The
+        last term is the time to load OpenCL. It shrinks as ``spent`` grows: a process that has computed for long in
+        LIBSVM will probably make more calls, and loading OpenCL once serves all of them.
 
         theirs: LIBSVM's estimated seconds.
         least: lower bound of clsvm's seconds.
-        spent: seconds that this process has computed in LIBSVM so far.
+        spent: seconds that this process has computed in LIBSVM so far, or ``self.first`` if OpenCL is loaded.
         """
         return least + self.share * theirs + max(0.0, self.first - spent) < self.max_share * theirs
 
@@ -109,7 +109,7 @@ COSTS = Costs()
 def refused(model: Any, kernel: Any) -> str:
     """Return the reason why clsvm cannot run fits of the scikit-learn estimator ``model``, or "" if clsvm can.
 
-    kernel: the estimator's parameter of this name.
+    kernel: name of the estimator's kernel, or a Python function.
     """
     if callable(kernel):
         return PYTHON

@@ -35,8 +35,8 @@ class Call:
     seconds
         duration of the call.
     by_fits
-        whether the call is a grid search whose fits ran one by one. A line is printed for the search. The list
-        ``calls`` has the single fits, not the search.
+        whether the call is a grid search that scikit-learn runs fit by fit. The list ``calls`` then has a record of
+        each fit, but no record of the search.
     """
 
     name: str

@@ -6,9 +6,9 @@ for a fit stores clsvm's result in the attributes of LIBSVM's result, with LIBSV
 replaced: the ``fit`` of scikit-learn's searches, for GridSearchCV, and the constructor of the class in which
 scikit-learn wraps functions for joblib's workers.
 
-Each prediction makes a clsvm model from the attributes of the scikit-learn estimator. The estimator stores nothing
-else, so pickles are unchanged, and copies of an estimator give equal results. :func:`install` sets the replacements,
-and :func:`uninstall` restores the original methods.
+Each prediction makes a clsvm model from the attributes of the scikit-learn estimator. clsvm adds no attribute to the
+estimator. Pickles are therefore unchanged, and copies of an estimator give equal results. :func:`install` sets the
+replacements, and :func:`uninstall` restores the original methods.
 """
 
 from __future__ import annotations
@@ -139,8 +139,11 @@ def _fit(original: Method) -> Method:
 def _run_faster(call: log.Call, reason: str, estimated: Seconds, ours: Function, libsvm: Function) -> Any:
     """Run a fit or prediction by clsvm or by LIBSVM, and return the result.
 
-    ``ours()`` runs the call by clsvm, if clsvm supports the call and is expected to be faster. Otherwise, or if clsvm
-    fails, ``libsvm()`` runs the call. :func:`_clsvm_is_faster` explains the other arguments.
+    call: record of the fit or prediction.
+    reason: why clsvm cannot run the call, or "".
+    estimated: LIBSVM's estimated seconds, and a lower bound of clsvm's seconds.
+    ours: function that runs the call by clsvm. It is used if clsvm can run the call and is expected to be faster.
+    libsvm: function that runs the call by LIBSVM. It is used otherwise, and if ``ours`` raises an error.
     """
     if _clsvm_is_faster(call, reason, estimated):
         try:
@@ -184,7 +187,7 @@ def _failed(call: log.Call, error: Exception) -> None:
             find(None)
         except DeviceError as lacking:
             _state["broken"] = f"no device: {lacking}"
-            with suppress(RuntimeWarning):  # the call goes on even if a user's filter makes the warning an error
+            with suppress(RuntimeWarning):  # a warnings filter that raises an exception must not stop the call
                 warn(f"clsvm.accel leaves all fits and predictions to scikit-learn: {lacking}", RuntimeWarning)
 
 
@@ -195,7 +198,7 @@ def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
 
     gamma = "scale" if kernel == "precomputed" else model._gamma  # model._gamma is 0 for precomputed kernels
     others: dict[str, Any] = {"kernel": kernel, "gamma": gamma}
-    if model._impl == "c_svc":  # y has class numbers 0, 1, ... in place of labels, so class_weight has them as keys
+    if model._impl == "c_svc":  # y holds class numbers 0, 1, ..., so class_weight gets these numbers as keys
         others["class_weight"] = dict(enumerate(model.class_weight_))
     ours = made(model, **others)
     weights = sample_weight if len(sample_weight) else None
@@ -236,9 +239,10 @@ def _classes(model: Any) -> int:
 
 
 def _bypassed(model: Any) -> str:
-    """Return a sentence that names the methods in _CALLED which an estimator overrides, or "" if there are none.
+    """Return a sentence about private methods of scikit-learn's BaseLibSVM that ``model`` overrides, or "" if none.
 
-    clsvm would not call these methods. LIBSVM therefore has to run the fits and predictions of such an estimator.
+    The methods are _compute_kernel and _warn_from_fit_status. clsvm calls neither, so LIBSVM has to run the fits and
+    predictions of an estimator that overrides one of them.
     """
     theirs = [name for name in _CALLED if getattr(getattr(model, name), "__func__", None) is not _CALLED[name]]
     return f"{type(model).__name__} has a {' and a '.join(theirs)} of its own" if theirs else ""
@@ -258,7 +262,7 @@ def _replace_prediction(original: Method, predict: Callable[[Any, Any, Any], Any
             support, estimated = len(self.support_), (0.0, 0.0)
             reason = _bypassed(self) or (PYTHON if callable(self.kernel) else "")
             reason = reason or ("" if support else "there is no support vector")
-            if not reason:  # for a Python function as kernel, X may have no shape, and ``reason`` is set
+            if not reason:  # X has a shape, because the kernel is no Python function
                 estimated = COSTS.predict_seconds(X.shape[0], support, cells(X), _classes(self))
             libsvm = functools.partial(original, self, X)
             return _run_faster(call, reason, estimated, lambda: predict(self, _clsvm_model(self), X), libsvm)

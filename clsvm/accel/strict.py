@@ -16,7 +16,7 @@ from clsvm.model_selection import SVCSearchCV
 from clsvm.model_selection.folds import Folds
 from clsvm.tasks import TASKS
 
-LIBSVM_CACHE = 200  # scikit-learn's default cache_size in MB, in place of which clsvm uses "auto"
+LIBSVM_CACHE = 200  # scikit-learn's default cache_size in MB; clsvm replaces this value by "auto"
 _THEIR_OWN = {"probability", "random_state", "verbose", "shrinking", "max_iter"}
 
 
@@ -48,7 +48,9 @@ class _Folds(Folds):
 def made(model: Any, **others: Any) -> Any:
     """Return an unfitted clsvm estimator with the parameters of the scikit-learn estimator ``model``.
 
-    Parameters that only a user's subclass has, and the parameters in _THEIR_OWN, are left out.
+    Parameters that only a user's subclass has are left out. The parameters probability, random_state, verbose,
+    shrinking and max_iter are left out too. scikit-learn's default cache_size becomes "auto". A NuSVC gets no
+    class_weight, because LIBSVM ignores it for a nu-SVC.
 
     others: parameters whose values replace the values in ``model``.
     """

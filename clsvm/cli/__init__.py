@@ -1,1 +1,1 @@
-"""Define the command ``clsvm``: a module for each subcommand with LIBSVM's flags, and shared functions."""
+"""Define the command ``clsvm``, its subcommands, and the functions that the subcommands share."""

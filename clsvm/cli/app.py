@@ -38,7 +38,10 @@ __all__ = ["app", "grid", "main", "scale", "train"]
     flags.DEVICE,
 )
 def describe(args: Any) -> None:
-    """Run ``clsvm describe``: print the size and density of a file's rows, and the layout that fits choose for them."""
+    """Run ``clsvm describe``: print a file's numbers of rows, columns and entries, and the layout of the rows.
+
+    The layout is the storage format that a fit would choose for the rows on the device.
+    """
     from clsvm.gram import layouts
     from clsvm.kernels import Kernel
     from clsvm.models import svmlight
@@ -117,7 +120,10 @@ def _default() -> tuple[int | None, str]:
     Option("reset", "--reset", False, "Delete the results of earlier searches."),
 )
 def tune(args: Any) -> None:
-    """Run ``clsvm tune``: find a device's fastest block sizes, or show or delete the results of earlier searches."""
+    """Run ``clsvm tune``: search the fastest block sizes of OpenCL kernels for a device, and store them in a file.
+
+    With --show, print the stored results instead. With --reset, delete them.
+    """
     if args.show and args.reset:
         raise typer.BadParameter("expected one of --show and --reset, got both", param_hint="--reset")
     from clsvm.opencl import profiles
@@ -138,7 +144,11 @@ def tune(args: Any) -> None:
 
 
 def _show_found(found: list[FamilyResult]) -> None:
-    """Print, for each tuned part of the work, the time with default kernel sizes, the best time, and its sizes."""
+    """Print the results of a search for fast block sizes as a table.
+
+    A row is for one kind of product with a kernel matrix. It has the milliseconds with the default block sizes, the
+    milliseconds with the best block sizes, the ratio of both, and the best block sizes.
+    """
     rows, figures = [], ("default ms", "best ms", "gain")
     for one in found:
         numbers = f"{1e3 * one.default:.3g}", f"{1e3 * one.best:.3g}", f"{one.default / one.best:.2f}"
@@ -157,7 +167,10 @@ FUNCTION = Option("function", "--kernel", None, "A name of 'list', or an express
     flags.ELEMENT, flags.PARAM, name="warm-up",
 )  # fmt: skip
 def warm_up(args: Any) -> None:
-    """Run ``clsvm warm-up``: run common kinds of fits twice to build their programs, and print the seconds of both."""
+    """Run ``clsvm warm-up``: build the OpenCL programs of common fits by running small fits.
+
+    Each small fit runs twice. A table shows the seconds of the first and of the second run.
+    """
     from clsvm import warm_up as tool
 
     function = "rbf" if args.function is None and args.element is None else args.function
@@ -197,7 +210,10 @@ def list_(args: Any) -> None:
     FUNCTION, flags.ELEMENT, flags.PARAM, to=GROUP,
 )  # fmt: skip
 def show(args: Any) -> None:
-    """Run ``clsvm kernels show``: print a kernel function's formula, parameters, layouts and OpenCL text."""
+    """Run ``clsvm kernels show``: print a kernel function's formula, parameters and OpenCL text.
+
+    Print also the layouts, the storage formats of rows on a device, that the kernel function can use.
+    """
     if args.function is not None and args.named is not None:
         raise typer.BadParameter("KERNEL and --kernel both give a kernel function: drop one", param_hint="--kernel")
     function = args.named if args.function is None else args.function

@@ -104,9 +104,12 @@ def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> No
 def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = "") -> tuple[Any, Array, Array | None]:
     """Read a training file, and return X, y and columns.
 
-    If the file holds rows, X holds these rows, and columns is None. If ``kernel_values`` is true, the file holds a
-    kernel matrix. columns then has the column of the matrix that belongs to each row, and X is the matrix with its
-    columns in the order of the rows. ``of_classes`` says whether y holds class labels.
+    X are the rows (n, d) of the file, y (n,) their labels or targets, and columns is None.
+
+    If ``kernel_values`` is true, the file holds n rows of a kernel matrix K instead. columns (n,) then has for each row
+    the number of its column in K, and X (n, n) are these columns: X[i, j] = K[i, columns[j]].
+
+    ``of_classes`` says whether y holds class labels.
 
     Raises OSError if the file cannot be read. Raises ValueError if the file is damaged, or if all class labels are
     equal. The message about equal labels ends with ``hint``.
@@ -126,7 +129,7 @@ def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = 
 
 
 def numbered(y: Array, ascending: bool = False) -> tuple[Array, Array, bool]:
-    """Return the class labels (k,) in y (n,), each row's index (n,) among them, and a flag.
+    """Return the k distinct labels in y (n,), the index (n,) of each row's label among them, and a flag.
 
     The labels ascend if there are two, or if ``ascending`` is set. Otherwise the labels are in the order of their first
     occurrence, as in svm-train. The flag says whether svm-train takes the smaller of two labels as the positive class.
@@ -217,11 +220,13 @@ def kernel_of(
     """Return the kernel function that a command line describes. Raises typer.BadParameter for an invalid one.
 
     function: name of a built-in kernel function, or an expression. None stands for the expression "s".
-    element: expression for one feature (--element), or None. ``function`` can use its sum over the features, s.
-    params: names and values of --param.
-    flags: parameter names and the values of -g, -r and -d, or None for a flag that is not given. A built-in function
-        ignores flags of parameters that it lacks. In an expression gamma, coef0 and degree are 1, 0 and 3 by default.
-    hint: flag that error messages name.
+    element: expression for one feature of two rows x and y (--element), such as "abs(x - y)", or None. The variable s
+        in the expression ``function`` is the sum of ``element`` over the features.
+    params: names and values of kernel parameters, from --param.
+    flags: values of gamma, coef0 and degree, from -g, -r and -d. The value None stands for a flag that is not given.
+        A built-in function ignores parameters that it lacks. In an expression the defaults are gamma = 1, coef0 = 0
+        and degree = 3.
+    hint: the flag that error messages name.
     """
     from clsvm.kernels import Kernel
     from clsvm.kernels.records import BUILTIN
@@ -287,7 +292,7 @@ def show_table(
 
 
 def spent(report: FitReport | NystromReport) -> str:
-    """Return the total seconds of a fit as text, then the seconds of each stage that took more than 1 % of them."""
+    """Return a fit's total seconds as text, then the seconds of each stage that took more than 1 % of the total."""
     total = report.seconds["total"]
     parts = ((part, value) for part, value in report.seconds.items() if part != "total" and value > 0.01 * total)
     return f"{total:.3f}" + "".join(f", {part} {value:.3f}" for part, value in parts)

@@ -225,9 +225,10 @@ def data(words: str, name: str = "file") -> Option:
 
 
 def of_estimators(table: Mapping[str, Parameter] = PARAMETERS, short: bool = False) -> list[Option]:
-    """Return an option for each estimator parameter in ``table`` with a long flag, such as "--dtype".
+    """Return the command-line options for the estimator parameters in ``table``.
 
-    If ``short`` is true, return options for the parameters with LIBSVM's one-letter flags instead, such as "-c".
+    If ``short`` is true, return only options with one of LIBSVM's one-letter flags, such as "-c". If ``short`` is
+    false, return only options with a long flag, such as "--dtype".
     """
     flags = [one for one in table.values() if one.flag and one.flag.name.startswith("--") != short]
     return [of_parameter(one) for one in flags]
@@ -236,7 +237,8 @@ def of_estimators(table: Mapping[str, Parameter] = PARAMETERS, short: bool = Fal
 def of_parameter(one: Parameter) -> Option:
     """Return the command-line option for the estimator parameter ``one``.
 
-    The package typer converts numeric values. If the default is a word such as "auto", ``one.limits`` converts them.
+    ``one.limits`` describes the valid values, and checks the value of the flag. The package typer first converts the
+    value to a number. If the default is a word such as "auto", ``one.limits`` converts the value instead of typer.
     """
     assert one.flag
     is_text = isinstance(one.default, str)
@@ -264,7 +266,7 @@ PLOT = Option("plot", "--plot", None, "Draw gap and violation over time.", str, 
 ELEMENT = Option("element", "--element", None, _ELEMENT, str, "EXPR")
 PARAM = Option("param", "--param", None, "A parameter of the kernel; repeatable.", list[str], "NAME=VALUE", numbers)
 
-# Flags of svm-train, which LIBSVM's grid.py passes on to svm-train
+# The options below are flags of svm-train. LIBSVM's grid.py accepts them too, and passes them on to svm-train.
 _KERNEL = (
     "Kernel: 0 linear, 1 poly, 2 rbf, 3 sigmoid, 4 precomputed (FILE holds lines 'label 0:serial 1:K(x,x1) 2:K(x,x2)"
     " ...'), or a name of 'clsvm kernels list'. Default: 2"

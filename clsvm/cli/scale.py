@@ -33,7 +33,7 @@ _SHOWN = 10  # a warning names at most this many features
 class Ranges(NamedTuple):
     """Hold the minimum and maximum of each feature, and the interval to which all features are scaled.
 
-    Scaled rows have only the features in ``features`` with different ``low`` and ``high``.
+    Scaled rows lack the features that are not in ``features``, and the features with equal ``low`` and ``high``.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ def _scaled(values: Any, low: Any, high: Any, lower: float, upper: float) -> Arr
 def _lines(file: str, X: Array, y: Array, ranges: Ranges) -> Iterator[str]:
     """Yield a line ``label index:value ...`` of scaled values for each row, with svm-scale's number of digits.
 
-    A feature whose zeros are scaled to another value stands in every line. Scaled values of 0 are left out. Raises
+    The values of X that are not stored are 0, and are scaled too. A line leaves out scaled values of 0. Raises
     ValueError before the first line if scaling overflows. ``ranges`` must have only features that vary.
     """
     import numpy as np
@@ -169,7 +169,7 @@ def _lines(file: str, X: Array, y: Array, ranges: Ranges) -> Iterator[str]:
     lower, upper, features, low, high, target = ranges
     labels = y if target is None else _scaled(y, target[2], target[3], target[0], target[1])
     column = np.searchsorted(features, X.indices)
-    is_known = np.append(features, -1)[column] == X.indices  # -1 is for columns above all features: they match none
+    is_known = np.append(features, -1)[column] == X.indices  # -1 equals no index, so indices above all features are unknown
     ends, column = np.concatenate([[0], np.cumsum(is_known)])[X.indptr], column[is_known]
     entries = _scaled(X.data[is_known], low[column], high[column], lower, upper)
     of_zero = _scaled(0.0, low, high, lower, upper)
@@ -201,9 +201,12 @@ def _fail(path: str, line: tuple[int, list[bytes]], expected: str) -> NoReturn:
 
 
 def _numbers(path: str, line: tuple[int, list[bytes]], expected: str) -> list[float]:
-    """Return the numbers of a line of a range file: one for each word of ``expected``, such as "index min max".
+    """Return the numbers in one line of a range file, for example index, minimum and maximum of a feature.
 
     Raises ValueError that names the line, unless the last two numbers are finite and in ascending order.
+
+    line: line number in the file, and the words of the line.
+    expected: a word for each number that the line must have, such as "index min max".
     """
     try:
         values = [float(word) for word in line[1]]

@@ -66,7 +66,7 @@ class _Data(NamedTuple):
     weights
         factor of C for each row (n,), or None.
     columns
-        (n,) column of the file's kernel matrix that belongs to each row; None for a file of features.
+        for each row, (n,), the number of the column with its kernel values in the file; None for a file of features.
     """
 
     X: Any

@@ -39,12 +39,14 @@ from clsvm.opencl.stream import Stream
 def block(
     stream: Stream, X: Data, y: Any, weights: Any, *, points: InducingPoints, encoding: Encoding, task: Task
 ) -> RowBlock:
-    """Build a :class:`RowBlock` on a worker from the rows X (n, d), targets y and weights of a chunk.
+    """Build the object that computes sums over the rows of a chunk on a worker's device (:class:`RowBlock`).
 
+    X: the rows (n, d) of the chunk.
+    y: targets of the rows, class labels or numbers.
+    weights: weights of the rows.
     points: the inducing points.
     encoding: converts y to numbers.
-    task: the loss, the penalty and the constant part of the decision function. The block gets a copy of ``task`` with
-    the chunk's targets and weights.
+    task: the loss, the penalty and the constant part of the decision function.
     """
     y, weights = encoding.encoded(y, weights)
     return RowBlock.built(stream, X, points, replace(task, y=y, weights=weights))
@@ -60,9 +62,9 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
     encoding
         how targets are converted to numbers, the same for all chunks.
     task
-        loss, penalty and constant part of the decision function. The targets of the rows stay on the workers. For a
-        classifier, ``task`` has one target for each class. For a regression, it has the smallest and the largest target
-        of each output.
+        loss, penalty and constant part of the decision function. The targets of the rows stay on the workers. In
+        their place, the array ``task.y`` (k, c) of a classifier has the targets of k outputs for each of c classes. The
+        array ``task.y`` (k, 2) of a regression has the smallest and the largest target of each output.
     """
 
     weighted: list[int]
@@ -123,11 +125,13 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         self._train(rows, rows.task, rows.encoding.classes, started)
 
     def _encoded(self, rows: FalkonRows, summaries: list[Summary]) -> tuple[Encoding, Task]:
-        """Return the encoding that converts targets to numbers, and the :class:`Task` of the whole fit.
+        """Return the encoding that converts targets to numbers, and the objective of the fit (:class:`Task`).
 
-        The targets of the rows stay on the workers. A classifier's Task has one target for each class, with the summed
-        weight of the rows of the class. A regressor's Task has the smallest and the largest target of each output.
-        ``summaries`` describe the targets of each chunk.
+        The targets of the rows stay on the workers. The Task of a classifier has one column of targets for each class,
+        with the summed weight of the rows of the class. The Task of a regressor has two columns of targets, the
+        smallest and the largest target of each output.
+
+        summaries: for each chunk, a summary of its targets.
         """
         encoding, weights = Labels.of(summaries, self.class_weight, self._targets)
         return encoding, self._problem(local.Targets(encoding.classes, encoding.table, weights))
@@ -135,10 +139,10 @@ class ChunkedFalkon(OverChunks, local.Falkon):
     def _centers(
         self, X: Any, kernel: Kernel, task: Task, random: np.random.RandomState
     ) -> tuple[nystrom.Centers, Vector | None]:
-        """Return the inducing points, and the coefficients to start from.
+        """Return the inducing points, and the coefficients from which the solve starts, or None for zeros.
 
-        For rows in chunks, the inducing points are given by the user, or are drawn uniformly at random from the rows
-        with positive weight. For rows in chunks, the coefficients are None: the solve starts from 0.
+        If X is in chunks, the inducing points are given by the user, or are drawn uniformly at random from the rows
+        with positive weight. The second result is then None. If X is not in chunks, the base class chooses both.
         """
         if not isinstance(X, FalkonRows):
             return super()._centers(X, kernel, task, random)

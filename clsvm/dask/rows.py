@@ -91,9 +91,9 @@ class ChunkedRows:
     def take_rows(self, indices: list[NDArray[np.intp]], weighted: bool = False) -> list[Any]:
         """Fetch some rows of each chunk. Return for each chunk a pair: the rows, and their row numbers in the chunk.
 
-        indices: for each chunk, an array of row numbers.
-        weighted: whether ``indices`` count only the rows with positive weight. If so, number 0 is the chunk's first
-        row with positive weight.
+        indices: for each chunk, an array of numbers that select its rows. They count all rows of the chunk from 0.
+        weighted: if true, ``indices`` count only the chunk's rows with positive weight. The returned row numbers
+            count all rows.
         """
         chunks = self.chunks
         return chunks.map(partial(worker.take, weighted=weighted), chunks.X, indices, chunks.weights)

@@ -154,7 +154,7 @@ class SearchOverWorkers(ChunkPredictions):
         Raises
         ------
         ValueError
-            If no Dask client is open, or if the search without Dask raises it for these data.
+            If no Dask client is open, or if the data or parameters are invalid, as in a search without Dask.
         DeviceError
             If no worker is live, or if workers are lost repeatedly.
         """

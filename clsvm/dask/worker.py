@@ -107,7 +107,7 @@ class Labels(NamedTuple):
     all_classes
         all classes (a,) of the labels.
     by_class
-        for each class in ``all_classes``, (a,), the factor by which ``class_weight`` multiplies weights of its rows.
+        for each class in ``all_classes``, (a,), the factor for the weights of its rows, from ``class_weight``.
     table
         for each class in ``classes``, the targets of the k outputs, (k, c).
     """
@@ -129,12 +129,14 @@ class Labels(NamedTuple):
 
     @classmethod
     def of(cls, chunks: list[Summary], class_weight: Any, table: Any) -> tuple[Labels, Vector]:
-        """Make the encoding of labels as targets. Return the encoding, and the sum of the weights of each class, (c,).
+        """Return the object that encodes labels as numeric targets, and the summed weight of each class, (c,).
+
+        Only the c classes that have a row of positive weight count.
 
         chunks: for each chunk, the summary of its labels.
-        class_weight: the estimator's parameter.
-        table: function; table(indices, c) returns the targets (k, n) of n rows. ``indices`` (n,) has for each row the
-        index of its class among c classes.
+        class_weight: the estimator's parameter ``class_weight``.
+        table: function; table(indices, c) returns the targets (k, n) of k outputs for n rows. ``indices`` (n,) has for
+            each row the index of its class among the c classes.
 
         Raises ValueError for fewer than two classes.
         """
@@ -200,7 +202,7 @@ class _Fit:
     stream
         stream of the worker's device.
     expected
-        number of parts that this worker is expected to hold. The worker divides its memory among so many parts.
+        number of parts that this worker is expected to hold. The worker divides its memory equally among them.
     parts
         the parts by part number.
     versions
@@ -341,10 +343,11 @@ def describe(X: Data) -> ChunkInfo:
 def take(
     X: Data, indices: NDArray[np.intp], weights: Any = None, weighted: bool = False
 ) -> tuple[Data, NDArray[np.intp]]:
-    """Return the selected rows of the chunk X, and the indices of the selected rows in X.
+    """Return the selected rows of the chunk X, and their indices among all rows of X.
 
-    indices: numbers of the selected rows.
-    weighted: whether ``indices`` count only the rows with positive weight.
+    indices: numbers that select rows. They count all rows of X from 0.
+    weights: weights of the rows of X, or None.
+    weighted: if true, ``indices`` count only the rows with positive weight.
     """
     if weighted and weights is not None:
         indices = np.flatnonzero(checks.read_weights(weights, X) > 0)[indices]
@@ -364,9 +367,9 @@ def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int 
 
 
 def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
-    """Return sizes of a chunk's rows X (n, d), such as their largest squared norm.
+    """Return the largest and smallest norms and entries of a chunk's rows X (n, d).
 
-    Rounding errors of kernel values are bounded from these sizes.
+    The solver derives bounds for rounding errors of kernel values from them.
 
     plan: storage format of the rows on the device.
     """

@@ -47,14 +47,14 @@ def open_checkpoint(
 class Checkpoint:
     """Write the coefficients of all dual problems of a fit to a file, from which a later fit continues.
 
-    The file also has digests of the rows, labels, bounds and kernel, by which a fit to other data recognises and
-    refuses it. The file is written whole or not at all. Several threads may use one checkpoint.
+    The file also has digests of the rows, labels, bounds and kernel. :meth:`read` raises CheckpointError if the digests
+    of the current fit differ. The file is written whole or not at all. Several threads may use one checkpoint.
 
     Attributes
     ----------
     b
-        list of the coefficients (problems, m) of each subproblem, which is a dual problem over m rows. At first these
-        are the coefficients from which the fit starts.
+        list with an array of coefficients, (problems, m), for each subproblem. A subproblem is one or more dual
+        problems over the same m rows. At first the list has the coefficients from which the fit starts.
     changed
         whether the coefficients changed since the file was written.
     """

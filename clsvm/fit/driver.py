@@ -112,9 +112,10 @@ def _solve(context: FitContext) -> None:
 
 
 def _passes(context: FitContext, devices: Devices) -> None:
-    """Solve the subproblems without a final result, first with kernel values in ``options.dtype``, then in float64.
+    """Solve the subproblems (dual problems) of a fit, first with kernel values in ``options.dtype``, then in float64.
 
-    Float64 is used only for subproblems that still have no final result, and only on devices that support it.
+    Float64 is used only for subproblems that float32 did not solve: SMO stalled, or rounding errors of float32 are too
+    large for tol. It is used only on devices that support it. Subproblems with a final result are left out.
 
     devices: the chosen devices that support each dtype, by the dtype's name.
     """
@@ -177,7 +178,7 @@ def _counts(context: FitContext) -> str:
 def _results(context: FitContext) -> list[Result]:
     """Return the result of each subproblem, in order.
 
-    If max_time ended the fit before a subproblem began, its result has the coefficients from which it would start.
+    If max_time ended the fit before a subproblem was begun, the result has the subproblem's start coefficients.
     """
     options = context.options
 
@@ -205,9 +206,9 @@ def _results(context: FitContext) -> list[Result]:
 def _suits_batch(context: FitContext, profile: Profile) -> bool:
     """Return whether the batch solver shall solve a fit with a single dual problem, to save OpenCL kernel launches.
 
-    The batch solver is chosen for few rows on a device with double precision, if cache_size allows to store all of K.
-    It ignores the options for layout, working set, duality gap and checkpoint, so all of these must have their
-    defaults. It cannot solve Crammer and Singer's multiclass SVM.
+    The batch solver is chosen if the problem has few rows, the device supports double precision, and the whole kernel
+    matrix fits in cache_size. The batch solver ignores the options for layout, working set, duality gap and checkpoint,
+    so these options must have their defaults. It cannot solve Crammer and Singer's multiclass SVM.
     """
     (one,), options = context.subproblems, context.options
     if one.problem.constraint is Constraint.COUPLED or profile.wide != "double" or len(one.rows) > profile.batch_rows:
@@ -232,11 +233,13 @@ def _batch_limits(devices: Sequence[Any], options: Options) -> tuple[int, int]:
 def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) -> list[list[int]]:
     """Divide the subproblems with the indices ``large`` into pieces of work: lists of indices.
 
-    The subproblems over all n rows come first. They make one piece for each device, because subproblems of a piece
-    share a cache of rows of the kernel matrix. Each other subproblem is a piece of its own; pieces with most rows come
+    The subproblems over all n rows are divided equally into one piece for each device. The subproblems of a piece share
+    a cache of rows of the kernel matrix. Then each other subproblem makes one piece. Subproblems with most rows come
     first.
 
     sizes: number of rows of each subproblem.
+    n: number of rows of X.
+    devices: number of devices.
     """
     whole = [index for index in large if sizes[index] == n]
     parts = [part.tolist() for part in np.array_split(whole, min(devices, len(whole)))] if whole else []
@@ -247,9 +250,11 @@ def _small_pieces(sizes: Sequence[int], todo: list[int], devices: int, batch_siz
     """Divide the subproblems with the indices ``todo`` into pieces of work, subproblems with most rows first.
 
     A single device gets one piece. Several devices get up to PIECES pieces each, so that all end at about the same
-    time. If there are enough subproblems, a piece has at least ``batch_size``.
+    time. A piece then has at least ``batch_size`` subproblems. If there are too few subproblems for this, each device
+    gets one piece.
 
     sizes: number of rows of each subproblem.
+    devices: number of devices.
     batch_size: number of subproblems that keep a device busy.
     """
     share = -(-len(todo) // devices)
@@ -331,9 +336,9 @@ def _solve_same_rows(context: FitContext, dtype: str, worker: Worker, indices: l
             worker.plan = worker.plan or prepared.plan
 
 
-# Limits for the use of one kernel matrix K of all rows by all small subproblems, which _stored_plan describes.
+# _stored_plan uses these limits to decide whether all small subproblems take their kernel values from one matrix.
 LONG_ROWS, COMMON_VALUES, K_SHARE = 128, 1.3, 0.25
-# If X has more than WIDE columns, the host computes no sample of K, because it would make sparse rows dense for this.
+# With more than WIDE columns, the host gets no sampled rows to check, because it would convert them to dense rows.
 WIDE = 4096
 
 
@@ -363,16 +368,15 @@ def _solve_small(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
 
 
 def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
-    """Return the layout plan for computing the kernel matrix K of all rows once, or None if this saves no time.
+    """Return how to store rows to compute the kernel matrix K of all rows once, or None if this saves no time.
 
-    All subproblems then take their kernel values from K. This is done only on CPUs (kernel style "simd"), and if three
-    conditions hold:
+    All subproblems then take their kernel values from K. K is computed only on CPUs, and only if three conditions hold:
 
     - the kernel matrices of all subproblems together have at least COMMON_VALUES times as many values as K
     - a row of X takes at least as many bytes as LONG_ROWS kernel values
     - K takes at most the share K_SHARE of the free memory
 
-    plans: two plans for storing rows on the device, one for products with all rows, and one for rows of a subproblem.
+    plans: two storage formats of rows on the device: one for products with all rows, and one for rows of a subproblem.
     sizes: number of rows of each subproblem.
     """
     if stream.profile.style != "simd":
@@ -380,7 +384,7 @@ def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], 
     n, itemsize = X.shape[0], np.dtype(dtype).itemsize
 
     def cells(plan: Plan) -> float:
-        # The plan's costs omit the layout "hybrid" if it has no dense columns, because it is then the same as CSR.
+        # ``costs`` lacks "hybrid" (some columns dense, the others CSR) if no column is dense: the cost is that of CSR.
         return plan.costs.get(plan.kind, plan.costs.get(CSR.name, np.inf))
 
     gathered_plan = plans[1]
@@ -426,7 +430,8 @@ class _SmallSolver:
     def on_device(self, todo: list[int]) -> None:
         """Solve the subproblems with the indices ``todo`` on the device.
 
-        If kernel values are too coarse for tol, a subproblem is left to the host (:meth:`_needs_host`).
+        A subproblem is left to the host if :meth:`_needs_host` returns True, because rounding errors of the device's
+        kernel values are too large for tol.
         """
         context, options, scale = self.context, self.worker.options, self.scale
         capable = [index for index in todo if not self._needs_host(context.subproblems[index].problem)]
@@ -496,9 +501,9 @@ class _SmallSolver:
 
     @cached_property
     def _double(self) -> Operator | HostBlocks:
-        """Make the object that computes kernel values in float64 for checks.
+        """Make the object that computes kernel values in float64, to check results of float32.
 
-        The object computes kernel values on the host if the host is quick, and otherwise on the device.
+        The host computes these values if it is faster than building an OpenCL program. Otherwise the device does.
         """
         X, kernel = self.context.X, self.context.kernel
         if self.quick:
@@ -524,9 +529,10 @@ class _SmallSolver:
             self.worker.progress(Point(now, steps, index, nan, nan, nan, violation, self.rows))
 
     def _needs_host(self, problem: Problem) -> bool:
-        """Return whether the host shall solve the problem alone, because kernel values are too coarse for tol.
+        """Return whether the host, instead of the device, shall solve ``problem``.
 
-        Return False if the device supports no more precise dtype, or if the host cannot solve the problem.
+        Return True if rounding errors of the device's kernel values are too large for tol. But return False if they
+        have the most precise dtype that the device supports, or if the host cannot solve the problem.
         """
         dtype, tol = self.gram.rows.dtype, self.worker.options.tol
         insufficient = certificate.precision_insufficient(dtype, self.scale.in_dtype, problem, tol)

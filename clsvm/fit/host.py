@@ -37,12 +37,12 @@ EXTRA_STEPS = 4096
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
 # With at most FEW_ROWS rows, the host continues a solve by SMO if the relative duality gap is above FEW_COARSE.
 FEW_ROWS, FEW_COARSE = 256, 1e-5
-SEVERAL = 200  # with more than SEVERAL small problems in a fit, the host ends at tol, even if the duality gap is large
+SEVERAL = 200  # with more than SEVERAL small problems in a fit, the host stops at the violation tol, not FINE_TOL * tol
 EPS = certificate.EPS
 # K is centred if a row of K has an absolute mean of at least CONSTANT_SHARE * (mean diagonal entry of the centred K).
 CONSTANT_SHARE = 0.25
-QUICK = 1 << 26  # the host computes a K of at most QUICK multiply-adds faster than it could build an OpenCL program
-ON_HOST = 1 << 28  # a device with double precision computes K if K takes more than ON_HOST multiply-adds
+QUICK = 1 << 26  # the host computes a kernel matrix of QUICK multiply-adds faster than it builds an OpenCL program
+ON_HOST = 1 << 28  # a device with double precision computes a kernel matrix of more than ON_HOST multiply-adds
 
 
 def can_solve(stream: Stream, problem: Problem) -> bool:
@@ -69,11 +69,12 @@ def tol_share(
 ) -> float | None:
     """Decide whether the host continues the solve of a device.
 
-    Return a factor s if the host continues: it stops at a KKT violation of s * tol. Otherwise return None.
+    Return a factor s if the host continues. The host then stops at a KKT violation of s * tol. Otherwise return None.
+    There are three cases in which the host continues:
 
-    The factor is 1 if SMO stalled or could not begin. It is 1 also if rounding errors on the device may be too large
-    for tol, but the host computes K more precisely. The factor is FINE_TOL, which is below 1, if ``quick`` is true and
-    a result within tol has a large relative duality gap.
+    - SMO stalled, or could not begin: s is 1.
+    - SMO reached tol with a large relative duality gap, and ``quick`` is true: s is FINE_TOL, which is below 1.
+    - Rounding errors on the device may be too large for tol, and the host's kernel values are more precise: s is 1.
 
     shape: number of rows and features (n, d).
     found: the result of SMO on the device, None if SMO could not begin.
@@ -92,8 +93,8 @@ def tol_share(
 def more_precise(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
     """Return whether the host computes the kernel matrix of n rows more precisely than a device.
 
-    The host does so for kernel functions of |x - y|. It computes the differences x - y, so that no digits are lost for
-    rows far from the origin. Return False if this takes too many operations.
+    The host does so for kernel functions of the difference x - y of two rows. It subtracts the rows first, so that no
+    digits are lost for rows far from the origin. Return False if n * n * d operations are too many for the host.
 
     shape: number of rows and features (n, d).
     """
@@ -191,7 +192,7 @@ class HostFit:
                 settings.save(best)
             raise
         b, f = found.b, found.f
-        if values.shift is not None:  # centring K by ``shift`` lowered every gradient of a problem by b @ shift
+        if values.shift is not None:  # centring K by ``shift`` lowered all gradients f by b @ shift, for coefficients b
             f = f + (b @ values.shift)[:, None]
         at = certificate.evaluate(problem, b, f)
         seconds, primal, dual = perf_counter() - began, float(at.primal.sum()), float(at.dual.sum())

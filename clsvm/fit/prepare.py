@@ -33,10 +33,10 @@ from clsvm.solvers.decomposition import Coupled, Solver
 from clsvm.solvers.kernel_rows import MIN_WORKING_SET, sizes
 from clsvm.solvers.result import Result, Settings
 
-WHOLE_SHARE = 0.5  # share of the free memory that all of K may take
+WHOLE_SHARE = 0.5  # share of the free memory that the whole kernel matrix may take
 # X may be stored twice on the device if both copies and a solve's arrays take at most the share SHARED of free memory.
 SHARED = 0.25
-# No sum overflows if the dual's linear term and K times the start are below this share of the device's largest number.
+# No sum overflows if the dual's linear term and K @ (start coefficients) are below this share of the largest number.
 RANGE_SHARE = 1e-3
 
 
@@ -74,8 +74,8 @@ class PreparedFit:
         self.stream, self._X, self._kernel, self._dtype = stream, X, kernel, dtype
         plan = plan or planned(stream.profile, X, kernel, options)
         if isinstance(X, DeviceRows):
-            stream.reserve(X.nbytes)  # another stream allocated X, so X must be counted here too
-        elif plan and X.shape[0] > host.MOST:  # the host may solve smaller problems, and needs their X
+            stream.reserve(X.nbytes)  # another stream allocated X, but X counts in this stream's memory limit
+        elif plan and X.shape[0] > host.MOST:  # an X of fewer rows stays on the host, which may have to solve
             X = on_device(stream, X, plan)
         self.gram, self._scales = products(stream, X, kernel, options, dtype, plan)
         exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_precomputed(X)
@@ -129,10 +129,15 @@ class PreparedFit:
     def solve(self, problem: Problem, **settings: Any) -> Result | None:
         """Solve ``problem`` with kernel values in the dtype of this fit, or return None if float64 is needed.
 
-        SMO solves the problem, unless kernel values in the dtype are too coarse for tol. With few rows, the host
-        finishes the solve if SMO is left out, stalls, takes very many iterations, or ends with a large relative duality
-        gap. With many rows, the result of SMO is returned. If neither SMO nor the host can solve the problem, None is
-        returned, and the caller solves in float64.
+        SMO on the device is left out if rounding errors of the kernel values are too large for tol. For a problem with
+        few rows, the host then continues the solve in each of these cases:
+
+        - SMO is left out, stalls or takes very many iterations.
+        - SMO ends with a large relative duality gap, and the host can solve quickly.
+        - Rounding errors of float64 on the device may be too large for tol, and the host's are smaller.
+
+        For a problem with many rows, the result of SMO is returned, or None if SMO is left out. The caller then solves
+        in float64.
 
         Raises ValueError if targets or weights are near the largest float32, on a device without double precision.
 

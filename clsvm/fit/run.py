@@ -74,17 +74,19 @@ class Worker:
 
 
 class Fitted:
-    """Hold the outcome of a fit: the results of its subproblems, which are dual problems, and the report of the fit.
+    """Hold the outcome of a fit: the results of its subproblems, and the report of the fit.
 
-    The argument ``before`` is the outcome of subproblems that the same fit solved earlier, or None. The report and the
-    attributes rho, dual and steps begin with the earlier subproblems. The attribute ``results`` has only the new ones.
+    A subproblem is one or more dual problems over the same rows. The argument ``before`` is the outcome of subproblems
+    that the same fit solved earlier, or None. The report and the attributes rho, dual and steps are for the earlier
+    subproblems, followed by the new ones. The attribute ``results`` is for the new ones alone.
 
     Attributes
     ----------
     results
         result of each subproblem, in order.
     rho
-        offsets (problems, groups). A group is the rows of a problem that have the same offset.
+        offsets of the dual problems of all subproblems, (problems, groups). A group is the rows of a dual problem that
+        have the same offset.
     dual
         dual objective of each subproblem, (subproblems,).
     steps
@@ -95,7 +97,7 @@ class Fitted:
 
     def __init__(self, results: Sequence[Result], run: Worker, seconds: float, before: Fitted | None = None) -> None:
         self.results, self.run, self.plan, self._seconds = results, run, run.plan, seconds
-        none = np.zeros((0, 0))  # to save memory, this array replaces coefficients and gradients in ``_all``
+        none = np.zeros((0, 0))  # replaces coefficients and gradients, which the report does not need, to save memory
         self._all, self._reasons = [replace(one, b=none, f=none) for one in results], {run.reason: None}
         if before:
             self._all, self._reasons = before._all + self._all, before._reasons | self._reasons

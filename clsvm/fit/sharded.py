@@ -103,8 +103,8 @@ class ShardedFit:
     :class:`prepare.PreparedFit` does the same for rows on one device.
 
     stream: the device that solves the dual over each working set.
-    laid: the rows on the devices.
-    home: the rows from which ``laid`` was made.
+    laid: the shards, one on each device, with the rows that the device stores.
+    home: the object that divided the rows X into the shards. It has the shape of X and the order of the rows.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class ShardedFit:
     def solve(self, problem: Problem, **settings: Any) -> Result | None:
         """Solve ``problem``, and return its result. Raises ValueError for Crammer and Singer's multiclass SVM.
 
-        Return None if kernel values in this dtype are too coarse for tol. The caller then solves in float64.
+        Return None if rounding errors of the kernel values are too large for tol. The caller then solves in float64.
 
         settings: fields of Settings for this solve.
         """
