@@ -37,7 +37,7 @@ class Costs:
     value_cell
         LIBSVM's prediction: additional seconds for each kernel value and each stored feature of a row.
     term
-        LIBSVM's prediction: additional seconds for each kernel value and each class after the second.
+        LIBSVM's prediction: additional seconds for each kernel value, times the number of classes above 2.
     fit
         clsvm's fit: seconds that every fit takes.
     answer

@@ -43,7 +43,7 @@ SHARED = {"C", "gamma", "nu", "epsilon", "kernel", "degree", "coef0", "tol"}  # 
 def search_refused(search: Any, params: dict[str, Any]) -> str:
     """Return the reason why clsvm cannot run the GridSearchCV ``search``, or "" if clsvm can.
 
-    params: further keyword arguments of the call of the search's ``fit``.
+    params: keyword arguments that ``search.fit`` was given in addition to X and y.
     """
     if params:
         return f"fit was given {', '.join(sorted(params))}"

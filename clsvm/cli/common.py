@@ -39,8 +39,10 @@ _PIPE = 1 << 14  # longest line in characters if stdout is no terminal, so that 
 def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[None]:
     """Print errors and warnings that occur inside this context as single messages on stderr.
 
-    An error ends the command with exit code 1, Ctrl-C with exit code 130. With --debug Python prints its tracebacks
-    instead. ``checkpoint`` is the file from which an interrupted command can continue. The message of Ctrl-C names it.
+    After an error, the command ends with exit code 1. After Ctrl-C, it ends with exit code 130. With --debug, Python
+    prints tracebacks and warnings in its own form.
+
+    checkpoint: file from which an interrupted command can continue, or None. The message after Ctrl-C has its name.
     """
     if ctx.find_root().params.get("debug"):
         yield
@@ -90,8 +92,8 @@ def warn(text: str) -> None:
 def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> None:
     """Raise ValueError or OSError if a command would overwrite one of its own files, or could not write a file.
 
-    ``reads`` and ``writes`` are the names of the files to read and to write. None is skipped. No file may be
-    both read and written, or be named twice to be written. Pipes, terminals and /dev/null may be named several times.
+    ``reads`` and ``writes`` are the names of the files to read and to write. None is skipped. ValueError means that a
+    file is read and also written, or is written twice. Pipes, terminals and /dev/null may be named several times.
     """
     sources, targets = [name for name in reads if name], [name for name in writes if name]
     for i, out in enumerate(targets):

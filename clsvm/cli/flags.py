@@ -33,7 +33,7 @@ class Option:
     Attributes
     ----------
     name
-        name of the attribute under which the command's function finds the value.
+        name of the option. The command's function gets an object that has the value in the attribute of this name.
     flag
         the flag, such as "-c"; "" for an argument.
     default

@@ -197,7 +197,7 @@ def _estimator(args: Any, kernel: Kernel | None, features: int) -> Any:
 
 
 def _cross_validate(args: Any, estimator: Any, rows: _Data) -> Array:
-    """Return the prediction for each row, (n,), by a fit to the folds of the cross-validation without this row."""
+    """Return a prediction for each row, (n,), by an estimator that is fitted to the folds without this row."""
     from sklearn.model_selection import cross_val_predict
 
     folds = common.folds_of(rows.y, args.folds, rows.classes is not None)

@@ -367,9 +367,9 @@ def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int 
 
 
 def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
-    """Return the largest and smallest norms and entries of a chunk's rows X (n, d).
+    """Return the range of the sizes of a chunk's rows X (n, d), such as squared norms, and the range of their entries.
 
-    The solver derives bounds for rounding errors of kernel values from them.
+    Bounds for rounding errors of kernel values are computed from these ranges.
 
     plan: storage format of the rows on the device.
     """

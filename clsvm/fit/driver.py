@@ -1,7 +1,7 @@
 """Choose dtype, solver and device for each dual problem of a fit, and solve it.
 
 Each dual problem is called a subproblem. Kernel values are first computed in float32, unless the user chose float64.
-Subproblems without a final result in float32 are solved further in float64. In each dtype:
+Subproblems that float32 cannot solve precisely enough are solved further in float64. In each dtype:
 
 - Small subproblems are solved many at a time on each device (solvers/batch.py).
 - Large subproblems are solved one after another on each device (prepare.py). Subproblems over the same rows share a
@@ -503,7 +503,7 @@ class _SmallSolver:
     def _double(self) -> Operator | HostBlocks:
         """Make the object that computes kernel values in float64, to check results of float32.
 
-        The host computes these values if it is faster than building an OpenCL program. Otherwise the device does.
+        The host computes these values if that is faster than building an OpenCL program. Otherwise the device does.
         """
         X, kernel = self.context.X, self.context.kernel
         if self.quick:
@@ -531,8 +531,8 @@ class _SmallSolver:
     def _needs_host(self, problem: Problem) -> bool:
         """Return whether the host, instead of the device, shall solve ``problem``.
 
-        Return True if rounding errors of the device's kernel values are too large for tol. But return False if they
-        have the most precise dtype that the device supports, or if the host cannot solve the problem.
+        Return True if rounding errors of the device's kernel values are too large for tol. But return False if the
+        device supports no more precise dtype, or if the host cannot solve the problem.
         """
         dtype, tol = self.gram.rows.dtype, self.worker.options.tol
         insufficient = certificate.precision_insufficient(dtype, self.scale.in_dtype, problem, tol)

@@ -56,7 +56,7 @@ def can_solve(stream: Stream, problem: Problem) -> bool:
 
 
 def computes_quickly(stream: Stream, shape: tuple[int, int]) -> bool:
-    """Return whether the host can compute the kernel matrix of n rows quickly, and memory_limit allows to store it.
+    """Return whether the host can compute the kernel matrix of n rows quickly, and store it within memory_limit.
 
     shape: number of rows and features (n, d).
     """
@@ -133,7 +133,7 @@ class KernelValues(NamedTuple):
         size = float((self.K.diagonal() - 2 * means + means.mean()).mean())  # mean diagonal entry of the centred K
         if np.abs(means).max() < CONSTANT_SHARE * size:
             return self
-        # Give every row of K the mean ``size`` by this shift. With a mean of 0, the result would be singular.
+        # This shift gives every row of K the mean ``size``. If the means were 0, K would be singular.
         shift = means - (means.mean() + size) / 2
         return self._replace(K=self.K - shift[:, None] - shift, shift=shift)
 

@@ -43,9 +43,9 @@ RANGE_SHARE = 1e-3
 class PreparedFit:
     """Hold rows (or a precomputed kernel matrix K) on a device, and solve dual problems over these rows.
 
-    All solves share settings and row cache. Set ``whole`` if many solves will follow. All of K is then computed before
-    the first solve if it fits in memory. Raises ValueError if numbers are too large for the dtype or memory is too
-    small.
+    All solves share settings and a cache of rows of K. The constructor's argument ``whole`` says that many solves will
+    follow. All of K is then computed before the first solve, if it fits in memory. Raises ValueError if numbers are too
+    large for the dtype or memory is too small.
 
     Attributes
     ----------
