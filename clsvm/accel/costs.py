@@ -93,8 +93,8 @@ class Costs:
         """Return whether clsvm's estimated seconds are less than ``self.max_share`` times LIBSVM's.
 
         clsvm's estimated seconds are ``least`` + ``self.share`` * ``theirs`` + max(0, ``self.first`` - ``spent``). The
-        last term is the time to load OpenCL. It shrinks as ``spent`` grows: a process that has computed for long in
-        LIBSVM will probably make more calls, and loading OpenCL once serves all of them.
+        last term is the time to load OpenCL. It counts less the longer the process has computed in LIBSVM: such a
+        process will probably make more calls, and has to load OpenCL only once for all of them.
 
         theirs: LIBSVM's estimated seconds.
         least: lower bound of clsvm's seconds.

@@ -109,7 +109,7 @@ def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = 
     X are the rows (n, d) of the file, y (n,) their labels or targets, and columns is None.
 
     If ``kernel_values`` is true, the file holds n rows of a kernel matrix K instead. columns (n,) then has for each row
-    the number of its column in K, and X (n, n) are these columns: X[i, j] = K[i, columns[j]].
+    the number of its column in K, from 0. X (n, n) are these columns of K: X[i, j] = K[i, columns[j]].
 
     ``of_classes`` says whether y holds class labels.
 
