@@ -7,24 +7,32 @@
 //   3. mirror fills in the lower left quarter, and the lower right quarter above its diagonal, by symmetry:
 //        Q[k][v] = Q[v][k] for k >= reused and (v < reused or v > k)
 // If no rows stay, step 1 is left out and reused is 0. Step 3 then fills in all of Q above its diagonal.
-// Work-items: in SIMD style (on CPUs), an item copies a block of SIDE x SIDE values, so that it reads and writes whole
-// cache lines. In work-group style, SIDE x SIDE items copy such a block. mirror transposes the block in local memory,
-// so that consecutive items read and write consecutive addresses.
-// Launches: carry has the global size (reused, reused), and mirror (W, W - reused). SIMD style divides both by SIDE.
+// Work-items: in SIMD style (on CPUs), an item of carry copies SIDE rows, and an item of mirror a block of SIDE x SIDE
+// values. It reads the whole block before it writes, since rows of Q can evict each other from the cache. In work-group
+// style, SIDE x SIDE items copy a block. mirror transposes the block in local memory, so that consecutive items read
+// and write consecutive addresses.
+// Launches: carry has the global size (reused, reused), and mirror (W, W - reused). In SIMD style, carry has the size
+// (1, reused / SIDE), and mirror (W / SIDE, (W - reused) / SIDE).
 #define SIDE 16
 
 #ifdef SIMD
 kernel EXPLICIT void carry(const int W, const int reused, global real *restrict Q) {
-  const int k0 = get_global_id(1) * SIDE, v0 = get_global_id(0) * SIDE;
-  for (int k = k0; k < k0 + SIDE; ++k)
-    for (int v = v0; v < v0 + SIDE; ++v) Q[(size_t)k * W + v] = Q[(size_t)(reused + k) * W + reused + v];
+  const int k0 = get_global_id(1) * SIDE;
+  for (int k = k0; k < k0 + SIDE; ++k) {
+    global const real *restrict from = Q + (size_t)(reused + k) * W + reused;
+    global real *restrict to = Q + (size_t)k * W;
+    for (int v = 0; v < reused / V; ++v) storev(loadv(v, from), v, to);
+  }
 }
 
 kernel EXPLICIT void mirror(const int W, const int reused, global real *restrict Q) {
   const int k0 = reused + get_global_id(1) * SIDE, v0 = get_global_id(0) * SIDE;
   if (v0 >= reused && v0 < k0) return;
-  for (int k = k0; k < k0 + SIDE; ++k)
-    for (int v = v0 == k0 ? k + 1 : v0; v < v0 + SIDE; ++v) Q[(size_t)k * W + v] = Q[(size_t)v * W + k];
+  real square[SIDE][SIDE];
+  for (int a = 0; a < SIDE; ++a)
+    for (int b = 0; b < SIDE; ++b) square[a][b] = Q[(size_t)(v0 + a) * W + k0 + b];
+  for (int b = 0; b < SIDE; ++b)
+    for (int a = v0 == k0 ? b + 1 : 0; a < SIDE; ++a) Q[(size_t)(k0 + b) * W + v0 + a] = square[a][b];
 }
 #else
 #define OF_SQUARE __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))

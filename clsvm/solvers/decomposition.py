@@ -47,7 +47,6 @@ from clsvm.solvers.state import (
     carry,
     max_working_set,
     mirror,
-    squares,
 )
 
 # Parts of an outer iteration are timed only for more than UNTIMED rows, because the host must wait for each part.
@@ -79,7 +78,7 @@ class Solver(Loop):
         self._allocate()
         self._smo = SmoKernel(stream, self.dtype, stride, problem.constraint)
         self._mirror = mirror(stream, self.dtype)
-        self._carry = stream.variant(carry(stream.profile, self.dtype), "carry")
+        self._carry = carry(stream, self.dtype)
         self._set_view()
         self.rows = KernelRows(self.state, self.selection, self.panel, settings)
         self.newton: Newton | None = None
@@ -254,7 +253,7 @@ class Solver(Loop):
         ws, Q, W = self.selection.ws, self.Q, panel.capacity
         known = half if stay and self._has_tile and half % max(gram.rows.lanes, SQUARE) == 0 else 0
         if known:
-            self._carry(*squares(self.stream.profile, known, known), W, known, Q)
+            self._carry(W, known, Q)
         if self.rows.rows_before_tile:
             self.rows.tile(ws, W, known, Q)
         else:

@@ -266,6 +266,11 @@ class KernelRows:
         """
         gram, panel, misses = self.state.gram, self.panel, self.misses
         gram.gather(panel, misses.row, misses.count)
+        if gram.by_blocks:  # waiting for the number of misses costs less than launches for blocks without a row
+            number = int(self.state.stream.read(misses.count, np.int32, 1)[0])
+            if not number:
+                return
+            panel = gram.part(panel, 0, -(-number // panel.width) * panel.width, misses.count)
         store = self.cache.store(misses.slot) if self.cache.capacity else None
         gram.accumulate(panel, misses.count, store, self._update_arguments(misses) if add else None)
 

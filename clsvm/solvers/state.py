@@ -22,6 +22,7 @@ from clsvm.gram.layouts.record import WHOLE, Panel
 from clsvm.gram.products import Operator, Update
 from clsvm.gram.programs import RowSource
 from clsvm.opencl import sources
+from clsvm.opencl.contexts import Kernel as DeviceKernel
 from clsvm.opencl.contexts import local
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
@@ -93,32 +94,31 @@ def respond(profile: Profile, dtype: str) -> Variant:
 SQUARE = 16  # carry.cl copies blocks of SQUARE x SQUARE values; must equal SIDE in carry.cl
 
 
-def carry(profile: Profile, dtype: str) -> Variant:
-    """Return the program with two OpenCL kernels that copy values within Q, the kernel matrix among a working set.
+def _copies(stream: Stream, dtype: str, name: str) -> tuple[DeviceKernel, bool]:
+    """Return the OpenCL kernel ``name`` of carry.cl, and whether it is in SIMD style."""
+    made = Variant(f"carry {dtype}", sources.cl("solvers/carry"), tuple(record.options(stream.profile, dtype)), "carry")
+    return stream.variant(made, name), stream.profile.style == "simd"
 
-    ``carry`` moves the values among rows that stay from the last working set. ``mirror`` copies half of Q to the other
-    half by symmetry.
+
+def carry(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
+    """Return a function that copies the lower right quarter of a matrix Q (W, W) to its upper left quarter.
+
+    The arguments of the function are W, W / 2 and Q. W / 2 is a multiple of SQUARE.
     """
-    return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*record.options(profile, dtype),), "carry")
-
-
-def squares(profile: Profile, wide: int, high: int) -> tuple[tuple[int, int], tuple[int, int] | None]:
-    """Return the global and local work size of a kernel of carry.cl for a block of wide x high values.
-
-    ``wide`` and ``high`` are multiples of SQUARE.
-    """
-    if profile.style == "simd":
-        return (wide // SQUARE, high // SQUARE), None
-    return (wide, high), (SQUARE, SQUARE)
+    kernel, simd = _copies(stream, dtype, "carry")
+    if simd:
+        return lambda W, half, Q: kernel((1, half // SQUARE), None, W, half, Q)
+    return lambda W, half, Q: kernel((half, half), (SQUARE, SQUARE), W, half, Q)
 
 
 def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
     """Return a function that copies the computed half of a symmetric kernel matrix Q (W, W) to the other half.
 
-    The function has the arguments W, ``reused`` and Q. It skips Q[:reused, :reused], which is complete before the call.
+    The arguments of the function are W, ``reused`` and Q. The square Q[:reused, :reused] is complete already.
     """
-    kernel = stream.variant(carry(stream.profile, dtype), "mirror")
-    return lambda W, reused, Q: kernel(*squares(stream.profile, W, W - reused), W, reused, Q)
+    kernel, simd = _copies(stream, dtype, "mirror")
+    side, square = (SQUARE, None) if simd else (1, (SQUARE, SQUARE))
+    return lambda W, reused, Q: kernel((W // side, (W - reused) // side), square, W, reused, Q)
 
 
 def max_working_set(stream: Stream) -> float:
