@@ -106,15 +106,16 @@ def mostly_empty(X: Any) -> bool:
 def renumbered(X: Any, kept_columns: NDArray[np.integer]) -> sp.csr_matrix:
     """Renumber the columns of the CSR matrix X: column ``kept_columns[j]`` becomes column j. ``kept_columns`` ascends.
 
-    Entries in other columns are kept, so that norms of rows stay the same. Each row stores these entries one after
-    another, from column len(kept_columns) on. The added columns therefore stand for no feature. The inner product with
-    a row whose entries all lie in ``kept_columns`` stays the same.
+    Each row keeps its entries in other columns, so norms of rows stay the same. These entries move to added columns: a
+    row's first such entry to column len(kept_columns), its second to the next column, and so on. Entries of different
+    columns can share an added column. The inner product of two rows stays the same if all entries of one of them lie in
+    ``kept_columns``.
     """
     indices, data = X.indices[: X.indptr[-1]], X.data[: X.indptr[-1]]
     index = np.searchsorted(kept_columns, indices)
     is_kept = np.append(kept_columns, -1)[index] == indices
     rows, others = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), np.flatnonzero(~is_kept)
-    first = np.searchsorted(rows[others], rows[others])  # index in ``others`` of the first entry of the same row
+    first = np.searchsorted(rows[others], rows[others])  # index in ``others`` at which each entry's row begins
     number = np.arange(len(others)) - first
     index[others] = len(kept_columns) + number
     width = len(kept_columns) + int(number.max(initial=-1)) + 1
@@ -170,7 +171,7 @@ def canonical(X: Any) -> Data:
         raise ValueError(f"X has {X.shape[1]} features, expected less than {2**31}")
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)
-    # a new matrix, since X may have outdated flags that say whether its indices are sorted and unique
+    # X may have outdated flags about sorted and unique indices, so a new matrix without flags is made.
     X = sp.csr_matrix((X.data, X.indices, X.indptr), shape=X.shape)
     if not X.has_canonical_format:
         X = X.copy()

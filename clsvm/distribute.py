@@ -42,7 +42,7 @@ _POLL = 0.2  # seconds between two checks for Ctrl-C
 
 
 class Lost:
-    """Stand for a reply that is missing because a Dask worker failed. The worker's training rows are lost, too."""
+    """Replace the reply that a failed Dask worker could not send. The training rows of this worker are lost too."""
 
 
 class Parts(Protocol):
@@ -124,10 +124,10 @@ def call_part(part: Any, name: str, given: Sequence[Any]) -> Any:
 
 @contextmanager
 def memory_share(stream: Stream, left: int) -> Iterator[None]:
-    """Lower the memory limit of ``stream`` until the context ends.
+    """Lower the memory limit of ``stream`` until the context ends, so that objects on the device get equal shares.
 
-    Inside the context 1 / ``left`` of the stream's free memory can be allocated. ``left`` is the number of objects that
-    still need memory, so that each can have an equal share.
+    ``left`` objects still need memory. The lower limit allows the next object to allocate 1 / ``left`` of the stream's
+    free memory.
     """
     reserved = (stream.limit - stream.allocated) * (left - 1) // left
     stream.limit -= reserved
@@ -226,7 +226,7 @@ class OnDevices:
 def run_pieces(
     workers: Sequence[Worker], pieces: Iterable[Piece], work: Callable[[Worker, Iterator[Piece]], Generator[None]]
 ) -> Generator[None]:
-    """Run ``work(worker, pieces)`` in a thread for each worker, and yield whenever a worker's generator yields.
+    """Run a generator ``work(worker, pieces)`` in a thread for each worker, and yield whenever one of them yields.
 
     Each worker takes its next piece of work from a common queue, so a faster worker does more pieces. A single worker
     runs in the caller's thread. If a worker raises an exception, the other workers are stopped, and the exception is

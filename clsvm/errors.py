@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# To find the caller, ``warn`` skips stack frames of these packages. importlib has frames while clsvm is imported.
+# To find the caller, ``warn`` skips stack frames of these packages. importlib's frames occur while clsvm is imported.
 _NOT_THE_CALLER = ("clsvm", "importlib")
 
 
@@ -55,7 +55,7 @@ class DeviceError(ClsvmError):
     """Report that no usable OpenCL device was found, several devices match a name, or a device ran out of memory."""
 
 
-class HostMemoryError(MemoryError, ClsvmError):  # MemoryError comes first, because it needs its own __new__
+class HostMemoryError(MemoryError, ClsvmError):  # first MemoryError, because MemoryError.__new__ must make instances
     """Report that the system refused memory to this process.
 
     The message names the request, the nearest limit and a remedy.
@@ -67,7 +67,7 @@ class BufferSizeError(DeviceError):
 
 
 class MemoryLimitError(ValueError):
-    """Report that memory_limit is too small for the next buffer. Later buffers may need more.
+    """Report that memory_limit is too small for the next buffer. Buffers after it may need still more memory.
 
     limit: the memory_limit in bytes. allocated: bytes allocated so far. more: bytes of the next buffer.
     """

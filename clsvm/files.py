@@ -27,7 +27,7 @@ if sys.platform != "win32":
     import pwd
 
 PathLike = str | os.PathLike[str]
-# errors that NumPy and zipfile raise for a damaged .npz archive; MemoryError if its header has a huge array shape
+# NumPy and zipfile raise these errors for a damaged .npz archive. A huge shape in a header raises MemoryError.
 DAMAGED_ARCHIVE = (
     *(zipfile.BadZipFile, tokenize.TokenError, struct.error, ValueError, TypeError, RuntimeError, EOFError, OSError),
     *(LookupError, OverflowError, MemoryError, SyntaxError),
@@ -130,9 +130,9 @@ def private_folder(path: PathLike) -> None:
 def exposed(path: PathLike) -> str:
     """Return a sentence on who else can change the file at ``path``; "" if only this user and root can.
 
-    Each folder above ``path`` is checked too, because its owner can replace the files in it. Other users with write
-    access to a folder can do so unless the folder's sticky bit is set. On Windows the result is always "". Raises
-    OSError if ``path`` is missing.
+    Each folder above ``path`` is checked too, because its owner can replace the files in it. If other users have write
+    access to a folder, they can replace its files too, unless the folder's sticky bit is set. On Windows the result is
+    always "". Raises OSError if ``path`` is missing.
     """
     given, real = Path(os.path.abspath(path)), Path(os.path.realpath(path))
     above = {place for one in (given, real) for place in one.parents}
@@ -143,8 +143,9 @@ def exposed(path: PathLike) -> str:
 def changed_by_others(path: Path, above: bool = False) -> str:
     """Return a sentence on who else owns or can write to one file or folder; "" if only this user and root can.
 
-    above: whether ``path`` is a folder above the checked file. Other users may have write access to such a folder if
-        its sticky bit is set. The sticky bit keeps them from renaming or deleting files of this user.
+    above: whether ``path`` is a folder above the checked file. The result is then "" for a folder of this user or root
+        with a sticky bit, even if others can write to it. The bit keeps them from renaming or deleting files of this
+        user.
     """
     if sys.platform == "win32":
         return ""

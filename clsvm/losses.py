@@ -4,8 +4,8 @@ f (k, n) holds decision values and y (k, n) targets, for k outputs and n rows. T
 -1 and 1. More classes have one output each. Their targets are 0 and 1 for the softmax loss, and -1 and 1 for the
 squared loss. Estimators name a loss of ``LOSSES``. Newton's method reads the loss's derivatives with respect to f.
 
-To add a loss, add a record here. Let l'' and l''' be its second and third derivatives with respect to f. Bounds in
-nystrom/newton.py need l >= 0, l'' <= 1 and |l'''| <= 2 l''.
+To add a loss, add a record to ``_LOSSES``. Error bounds in nystrom/newton.py need l >= 0, l'' <= 1 and |l'''| <= 2 l'',
+where l'' and l''' are the second and third derivatives of l with respect to f.
 
 Source: Meanti et al. 2020 (Kernel methods through the roof), section 3 and appendix A; Marteau-Ferey, Bach, Rudi 2019
 (generalised self-concordance).
@@ -37,24 +37,27 @@ class Loss:
     name
         name by which estimators take the loss.
     value
-        function that returns l: (k, n), or (1, n) for a coupled loss, which depends on all outputs of a row together.
+        function that returns the losses l (k, n), one for each output and row. A coupled loss depends on all outputs of
+        a row together, so its function returns (1, n).
     derivative
         function that returns dl/df (k, n).
     second
-        function that returns d2l/df2 (k, n). For a coupled loss it returns the probabilities p (k, n) instead. The
-        second derivatives at a row are then diag(p_i) - p_i p_i', where p_i is the row's column of p.
+        function that returns d2l/df2 (k, n). For a coupled loss it returns the probabilities p (k, n) of the classes
+        instead. The matrix of second derivatives at row i is then diag(p_i) - p_i p_i', where p_i is column i of p.
     constant
-        function of y and row weights (n,) that returns the constant f (k,) that minimises the weighted sum of losses.
+        function of the targets y and the row weights w (n,). It returns the constant decision value of each output,
+        (k,), for which the sum of w_i l over the rows i is smallest.
     quadratic
         whether the second derivative is the same for all f.
     coupled
         whether l depends on all outputs together.
     numbers
-        whether the loss is for regression; such a loss depends on f - y alone.
+        whether the loss is for regression. The loss of a regression depends on f - y alone.
     steepest
-        upper bound of |dl/df|: a number, or (k,) for each output. For a coupled loss: of its sum over the outputs.
+        upper bound of |dl/df|: a number for all outputs, or (k,) with a number for each output. For a coupled loss,
+        upper bound of the sum of |dl/df| over the outputs of a row.
     scaled
-        function of u (k, 1), a scale of f and y for each output, that returns the Loss for f / u and y / u
+        function of u (k, 1), the unit of each output. It returns the Loss for decision values f / u and targets y / u
         (:meth:`in_units`). None if the scaled loss is the same function, or if the loss is never scaled.
     """
 
@@ -76,9 +79,9 @@ class Loss:
     def units(self, largest: Vector) -> Vector:
         """Return for each output the unit (k,) by which decision values f and targets y are divided during a fit.
 
-        ``largest`` (k,) is the largest deviation of each output's targets from the output's offset. The unit of a
-        quadratic loss is the power of 2 with unit <= largest < 2 unit. For other losses of regressions, it is this
-        power or 1, whichever is smaller. For losses of classes, or if ``largest`` is 0, it is 1.
+        ``largest`` (k,) is the largest |y - offset| of each output, where the offset is the output's intercept. A
+        quadratic loss has the power of 2 with unit <= largest < 2 unit. Other losses of regressions have this power,
+        but at most 1. Losses of classes have the unit 1. If ``largest`` is 0, the unit is 1, too.
         """
         if not self.numbers:
             return np.ones_like(largest)
@@ -97,7 +100,7 @@ def _by_name(name: str) -> Loss:
 def _log_cosh(f: Vector, y: Vector, unit: Vector | float) -> Vector:
     u = np.abs(f - y)
     v = u * unit
-    tiny = np.square(u) / 2 * (1 - np.square(np.minimum(v, TINY)) / 6)  # does not compute unit^2, which may underflow
+    tiny = np.square(u) / 2 * (1 - np.square(np.minimum(v, TINY)) / 6)  # avoids unit^2, which may underflow
     small = np.log1p(2 * np.square(np.sinh(np.minimum(v, 1.0) / 2)))  # this form avoids cancellation near 0
     large = np.where(v < 1, small, v + np.log1p(np.exp(-2 * v)) - np.log(2))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -1,8 +1,8 @@
 """Define the parameters of estimators in a table of names, defaults, valid values and command-line flags.
 
 Constructors check their arguments against the table. Fits read the solver's options from it, and the command line its
-flags. The descriptions below become part of the estimators' docstrings. A name is followed by its type if the
-constructor's annotation does not say it.
+flags. The descriptions below become part of the estimators' docstrings. If a constructor's annotation does not say the
+type of a parameter, the type stands after the name.
 
 C
     Weight of the loss, above 0. Infinity gives a hard margin; NuSVR refuses it
@@ -35,8 +35,8 @@ class_weight : dict or 'balanced' or None
 verbose
     Show progress on stderr: a bar on a terminal, else a line every ten seconds
 max_iter
-    Most SMO iterations of each binary problem, -1 for no limit. In "crammer_singer" an iteration solves
-    for one row's coefficients
+    Most SMO iterations of each binary problem, -1 for no limit. With multi_class="crammer_singer", one iteration solves
+    for the coefficients of one row
 decision_function_shape
     For more than two classes: "ovr" gives a column for each class, "ovo" one for each pair
 break_ties
@@ -60,7 +60,7 @@ dtype
     with "crammer_singer". Larger problems do not converge, and the report says so
 precision
     "float32", or "fast" to compute large products of dense rows by the device's matrix units (tensor cores). A fit uses
-    matrix units if the device has them, a trial product is right, and the rounding errors are small enough for tol. The
+    matrix units if the device has them, their trial product is right, and the errors are small enough for tol. The
     report says what was used. Final checks in float64 and predictions never use matrix units
 memory_limit
     Bytes, or text such as "2GB"; None takes half of the device's free memory
@@ -320,7 +320,7 @@ PARAMETERS: dict[str, Parameter] = {
 
 
 class Options(SimpleNamespace):
-    """Hold the value of each parameter that the solver uses as an attribute.
+    """Hold the values of the parameters that the solver uses, as attributes of the same names.
 
     A parameter that is not given has its default value. Raises TypeError for an unknown parameter.
     """

@@ -37,7 +37,7 @@ Rows = NDArray[np.intp]
 JobId = tuple[int, int]  # (number of the candidate, number of the fold): identifies a fit
 UNSHARED: tuple[Any, ...] = ()  # value of Fits.key for a fit that shares no work with other fits
 _WRITE_EVERY = 10.0  # minimum seconds between two writes of a checkpoint
-# If work that fits of a search share raises one of these errors, each fit calls its estimator's ``fit`` instead.
+# If several fits share work and the work raises one of these errors, each fit calls its estimator's own ``fit``.
 FIT_ERRORS = (ValueError, TypeError, NotImplementedError, MemoryError, ClsvmError)
 
 
@@ -54,11 +54,11 @@ class FoldResult:
     converged
         whether the solve converged.
     offsets
-        offsets rho (problems,) of the decision functions. ``values`` already has them subtracted. Empty for Falkon
-        models.
+        offsets rho (problems,) of the decision functions. They are already subtracted in ``values``. Empty for a Falkon
+        model whose fit shared work with others.
     predicted
-        predicted classes (rows,), or None. If they are given, ``values`` is the result of decision_function. If None,
-        the classes are computed from ``values`` when they are needed.
+        predicted classes (rows,), or None. With predicted classes, ``values`` is the result of decision_function. If
+        ``predicted`` is None, the classes are computed from ``values`` when they are needed.
     """
 
     values: Vector
@@ -274,7 +274,7 @@ class Fits:
         try:
             if group.key != UNSHARED:
                 yield from self.run_shared(group)
-        except FIT_ERRORS as error:  # the fits may still succeed one by one, below
+        except FIT_ERRORS as error:  # one by one, the fits may still succeed
             reason = str(error) or type(error).__name__
         for job in group.jobs:
             if job.id not in self.results:
@@ -307,7 +307,7 @@ class Fits:
         return sorted(groups, key=lambda group: group.key == UNSHARED)
 
     def shareable(self, job: Job) -> bool:
-        """Return whether a fit can share work. A fit cannot if its training set repeats a row, or with warm_start."""
+        """Return whether a fit can share work: its training set repeats no row, and its estimator has no warm_start."""
         train = self.splits[job.fold][0]
         return len(np.unique(train)) == len(train) and not job.estimator.warm_start
 
@@ -342,9 +342,9 @@ class Fits:
             return error
 
     def reduced(self, found: FoldResult, decoder: Decoder) -> FoldResult:
-        """Return the result ``found`` of a fit in less memory, without a decision value for each pair of classes.
+        """Replace the decision values of all pairs of classes in the result ``found`` of a fit, to save memory.
 
-        The predicted classes and the result of decision_function replace the decision values of the pairs. Return
+        The returned result has the predicted classes and the result of decision_function in their place. Return
         ``found`` unchanged if ``keep_pairs`` is set, or if the fit does not solve one problem for each pair of classes.
         """
         if self.keep_pairs or not decoder.of_pairs:

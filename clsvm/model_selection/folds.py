@@ -42,11 +42,11 @@ from clsvm.solvers.result import Result
 from clsvm.tasks import TASKS
 
 Vector = NDArray[np.float64]
-# Most bytes of the solutions that a search keeps as starting points of later fits.
+# A search keeps solutions of at most MAX_START_BYTES bytes in all, as starting points of later fits.
 MAX_START_BYTES = 256 << 20
 EQUAL = 1e-12  # two coefficients count as equal if they differ by less than this share of their size
-MAX_OUTPUTS = 64  # most outputs of a problem that joins Falkon fits; with more, sharing kernel values saves little
-# A Falkon solve has ARRAYS host arrays (outputs, rows). All folds solved at a time may take MAX_HOST_BYTES bytes.
+MAX_OUTPUTS = 64  # most outputs of Falkon fits that are solved together; more outputs would save little time
+# A Falkon solve has ARRAYS host arrays of shape (outputs, rows), which together take at most MAX_HOST_BYTES bytes.
 MAX_HOST_BYTES, ARRAYS = 1 << 30, 12
 
 
@@ -76,7 +76,7 @@ class Folds(Fits):
         rows, kernel = first._solver_rows(self.rows, known if isinstance(known, Kernel) else None)
         with Stream(options.device, options.memory_limit) as stream:
             prepared: PreparedFit | None = None
-            last: dict[int, list[FoldSolution]] = {}  # by candidate: solutions for the last fold that was solved
+            last: dict[int, list[FoldSolution]] = {}  # maps a candidate's number to its latest solutions
             solved: list[FoldSolution] = []
             for job in sorted(group.jobs, key=_order):
                 began, subproblems = perf_counter(), self._subproblems(job, stream)
@@ -157,16 +157,18 @@ class FoldSolution(NamedTuple):
     def start(self, problem: Problem) -> dict[str, Any]:
         """Return settings of the solver, with which a solve of ``problem`` starts from this solution.
 
-        ``problem`` has other bounds or other training rows than the problem of this solution.
+        ``problem`` has other bounds or other training rows than the problem of this solution. A coefficient between its
+        bounds is scaled by the ratio of the new and the old bounds. A coefficient at a bound moves to the new bound.
+        For a row that is new in ``problem``, the gradient f of the dual objective decides whether the coefficient
+        starts at its lower bound, its upper bound or 0. If the coefficients must have another sum, coefficients of rows
+        nearest to the margin are changed.
 
-        A coefficient between its bounds is scaled by the ratio of the new and the old bounds. A coefficient at a bound
-        moves to the new bound. For a row that is new in ``problem``, the gradient f of the dual objective decides
-        whether the coefficient starts at its lower bound, its upper bound or 0. The equality constraint of ``problem``
-        may require another sum of the coefficients. If so, coefficients of rows nearest to the margin are changed.
+        The settings are:
 
-        The setting ``start`` has the coefficients to start from. The setting ``known_gradient`` has the scaled
-        coefficients of this solution, and the gradient f for them. To get f for ``start``, the solver computes one row
-        of the kernel matrix for each coefficient that differs between the two settings.
+        start: coefficients to start from.
+        known_gradient: the scaled coefficients of this solution, and the gradient f at these coefficients. To get f at
+            ``start``, the solver computes one row of the kernel matrix for each coefficient in which the two settings
+            differ.
         """
         old, found = self.problem, self.solution
         responses, ratio = found.f - old.q, old.ratio(problem)
@@ -190,7 +192,7 @@ class FoldSolution(NamedTuple):
         b, f = found.b, found.f.copy()
         rows = certificate.rows_to_check(problem, b, f, np.full(problem.n, found.error_bound), settings["tol"])
         rows[stored_rows] = True
-        # In float64, rounding in updates of f may be as large as ``error_bound``, which omits it. So check all rows.
+        # In float64, ``error_bound`` is so small that rounding in updates of f matters as well. So all rows are checked.
         rows |= found.dtype == "float64"
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
         optimality = certificate.of(problem, b, f)
@@ -220,12 +222,12 @@ class FoldSolution(NamedTuple):
 
 
 def _order(job: Job) -> list[float]:
-    """Return the key by which fits are sorted: the fold, then the parameters nu, C and epsilon, smaller ones first."""
+    """Return the sort key of a fit: the number of its fold, then its parameters nu, C and epsilon, all ascending."""
     return [job.fold, *(getattr(job.estimator, name, 0.0) for name in ("nu", "C", "epsilon"))]
 
 
 def _solve_settings(options: Options, spent: float, steps: int = 0) -> dict[str, Any]:
-    """Return the settings of one solve, without a check in float64, and without values that only a report needs.
+    """Return the settings of one solve that makes no check in float64 and computes no values for reports.
 
     spent: seconds that earlier solves of the same fit used of max_time.
     steps: iterations that earlier solves of the same problem used of max_iter.
@@ -244,7 +246,7 @@ class NystromFolds(Fits):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        # For each number of a candidate: the kernel function, and a hash of the parameters that select inducing points.
+        # Map a candidate's number to its kernel function and a hash of the parameters that select inducing points.
         self._kernels: dict[int, tuple[Any, str]] = {}
 
     def key(self, job: Job) -> tuple[Any, ...]:
@@ -272,7 +274,7 @@ class NystromFolds(Fits):
         parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, outputs // k))
         with prepared.lay_out(options, dtypes[0], k * len(parts[0])):
             prepared.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))
-            last: dict[int, Vector] = {}  # by fold: coefficients (k, m) of the last fit
+            last: dict[int, Vector] = {}  # maps a fold's number to the coefficients (k, m) of its last fit
             for part in parts:
                 self._solve_fits(part, prepared, last)
                 yield
@@ -284,7 +286,7 @@ class NystromFolds(Fits):
         prepared: the rows of the search on the device.
         last: dictionary from a fold to the coefficients (k, m) of the fold's last fit, from which the solve starts.
 
-        If the solve stalls and the device has a more precise dtype, store no results. The search then calls the
+        If the solve stalls in float32 although the device has float64, store no results. The search then calls the
         estimator's own ``fit``.
         """
         began, estimator, folds = perf_counter(), part[0].estimator, [job.fold for job in part]
@@ -330,10 +332,10 @@ class NystromFolds(Fits):
 
 
 def _parts(jobs: list[Job], most: int) -> list[list[Job]]:
-    """Divide the fits of each candidate into parts of equal size, at most ``most`` fits.
+    """Divide the fits of each candidate into parts of at most ``most`` fits, which are solved together.
 
-    The fits of a part are solved together. A candidate is one choice of parameter values. If too few fits are left for
-    a part, copies of the last fit fill the part. Candidates with a larger penalty come first.
+    A candidate is one choice of parameter values. All parts have the same number of fits. To fill a part that has too
+    few fits, its last fit is repeated. Candidates with a larger penalty come first.
     """
     by_candidate = [list(same) for _, same in groupby(jobs, key=lambda job: job.candidate)]
     fullest = max(map(len, by_candidate))

@@ -44,7 +44,7 @@ class _SearchCV(GridSearchCV):
     _estimator_class
         class of the estimators whose fits can share work.
     _estimator_name
-        description of these estimators for messages.
+        words for this class in messages, such as "one of clsvm's Falkon estimators".
     _folds
         subclass of :class:`Fits` that runs the fits.
     """
@@ -146,8 +146,9 @@ class _SearchCV(GridSearchCV):
     def _needs_grid_search(self) -> bool:
         """Return whether scikit-learn's GridSearchCV has to run the fits, because the fits cannot share work.
 
-        Fits cannot share work for a Pipeline, with callbacks, or for a user's subclass that defines more than a
-        constructor. If the search does not support the estimator's class, return False: :meth:`fit` raises TypeError.
+        Fits cannot share work in three cases: the estimator is a Pipeline, the estimator or the search has callbacks,
+        or a user's subclass of the estimator defines anything but a constructor. If the search does not support the
+        estimator's class, return False, because :meth:`fit` then raises TypeError.
         """
         estimator = self.estimator
         if isinstance(estimator, Pipeline):
@@ -304,8 +305,9 @@ class LookupEstimator(BaseEstimator):
     def set_params(self, **params: Any) -> Self:
         """Set the parameters of the estimator that this object replaces.
 
-        The value of the key "candidate" in ``params`` is the number of a choice of parameter values in the grid. The
-        estimator gets these values. Without this key, as for a refit, ``params`` are the estimator's parameters.
+        If ``params`` has the key "candidate", its value is an index in the grid's list of parameter choices, and the
+        estimator gets the parameters of this choice. Otherwise, as for a refit, ``params`` are the estimator's
+        parameters.
         """
         if "candidate" in params:
             self.candidate = params["candidate"]
@@ -335,9 +337,9 @@ class LookupEstimator(BaseEstimator):
         return self.decoder_.classes
 
     def _entries(self, entries: NDArray[Any], numbers: Rows) -> Any:
-        """Return the entries of the rows with the row numbers ``numbers`` (n, 1).
+        """Return the items of ``entries`` for the rows with the row numbers ``numbers`` (n, 1).
 
-        ``entries`` has one entry for each row number in ``rows_``.
+        ``entries[i]`` belongs to the row with the number ``rows_[i]``.
         """
         return entries[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])]
 
