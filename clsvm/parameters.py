@@ -60,8 +60,8 @@ dtype
     with "crammer_singer". Larger problems do not converge, and the report says so
 precision
     "float32", or "fast" to compute large products of dense rows by the device's matrix units (tensor cores). A fit uses
-    matrix units if the device has them, their trial product is right, and the errors are small enough for tol. The
-    report says what was used. Final checks in float64 and predictions never use matrix units
+    matrix units if the device has them, a trial product on them is right, and rounding errors are small enough for tol.
+    The report says what was used. Final checks in float64 and predictions never use matrix units
 memory_limit
     Bytes, or text such as "2GB"; None takes half of the device's free memory
 layout

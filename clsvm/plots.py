@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from clsvm.errors import install
 from clsvm.report import Record, by_part
 
-# Points on each axis at which ``boundary`` evaluates a model, and margin around the rows as a share of their range.
+# ``boundary`` evaluates a model at _STEPS points on each axis, up to _MARGIN times the rows' range beyond the rows.
 _STEPS, _MARGIN = 200, 0.08
 Axes = Any  # stands for matplotlib's class, since matplotlib may be missing
 
@@ -152,7 +152,7 @@ def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
     """
     if not isinstance(reports, Mapping) or not reports:
         example = "{'a9a': model.fit_report_}"
-        raise ValueError(f"got {reports!r}, expected at least one FitReport by name, such as {example}")
+        raise ValueError(f"got {reports!r}, expected a dict from names to reports, such as {example}")
     kinds = {type(report).__name__: report.parts for report in reports.values()}
     if len(kinds) > 1:
         raise ValueError(f"got reports of {' and '.join(kinds)}, expected one kind: each divides the time differently")

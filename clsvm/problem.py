@@ -16,9 +16,9 @@ In epsilon-SVR b_i stands for alpha_i - alpha*_i, and epsilon * |b_i| for epsilo
 and alpha*_i are the multipliers of errors above and below the tube. In all other problems epsilon is 0.
 
 Crammer and Singer's multiclass SVM has one problem p for each class. Row i has a coefficient b_pi and a gradient f_pi
-in each problem. Let c be the class of row i, and C_i the row's bound. All b_pi are at least -C_i. b_ci is at most C_i,
-and b_pi at most 0 for all other p. q_ci = -1, and q_pi = 0 for all other p, so f already contains the margin. The loss
-of row i is C_i * (max_p f_pi - f_ci).
+in problem p. Let c be the class of row i, and C_i the row's bound. The bounds of b_ci are -C_i and C_i, and
+the bounds of b_pi are -C_i and 0 for all other p. The linear term is q_ci = -1, and q_pi = 0 for all other p, so
+f = K b + q contains the margin of 1 between classes. The loss of row i is C_i * (max_p f_pi - f_ci).
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ class Problem:
 
     @property
     def group(self) -> NDArray[np.intp]:
-        """Return for each coefficient the index in ``totals`` of the fixed sum that includes the coefficient.
+        """Return for each coefficient the number of the fixed sum that includes it. ``totals`` has these sums.
 
-        The result has the shape (problems, n). If no sum is fixed, the index is the number of the problem.
+        The result has the shape (problems, n). If no sum is fixed, the number is that of the coefficient's problem.
         """
         p = np.arange(self.problems)[:, None]
         match self.constraint:
@@ -157,9 +157,10 @@ class Problem:
         return replace(self, lo=lo, hi=hi, q=q, start=start)
 
     def ratio(self, other: Problem) -> float:
-        """Return how much wider the bounds of ``other`` are: its sum of hi - lo, divided by that of this problem.
+        """Return the sum of hi - lo of the problem ``other``, divided by the same sum of this problem.
 
-        Both sums count only coefficients that may differ from 0 in both problems. If no coefficient may, return 1.
+        lo and hi are the bounds of a coefficient. Both sums count only coefficients that have lo < hi in both problems.
+        If there is no such coefficient, return 1.
         """
         both = (self.hi > self.lo) & (other.hi > other.lo)
         self_range, other_range = (float((p.hi - p.lo)[both].sum()) for p in (self, other))
@@ -168,15 +169,19 @@ class Problem:
     def feasible(self, b: Vector) -> Vector:
         """Return feasible coefficients (problems, n) near ``b``, from which a solve can start.
 
-        If the problem has a ``start``, :func:`filled` brings the coefficients to the same sums as those of ``start``.
-        Otherwise the fixed sums are 0. The coefficients are then clipped to the bounds, and changed by the constraint:
+        If the problem has a ``start``, :func:`filled` changes ``b`` until its sums are those of ``start``.
 
-        - BIAS fixes a sum for each problem. The positive or the negative coefficients, whichever have the larger sum,
-          are scaled down.
-        - COUPLED fixes a sum for each row. The coefficient of the row's own class becomes minus the sum of the row's
-          other coefficients. The others are scaled down first if this sum would exceed the bound.
+        If the problem has no ``start``, all fixed sums are 0. The coefficients are clipped to their bounds, then
+        changed as the constraint asks:
 
-        Sums that are right up to rounding errors stay unchanged, so that coefficients at a bound remain there.
+        - BIAS fixes the sum of each problem. If the positive coefficients are larger in sum than the negative ones,
+          they are scaled down until both sums are equal. Otherwise the negative coefficients are scaled down.
+        - COUPLED fixes each row's sum over all problems. The coefficient of the row's own class becomes minus the sum
+          of the row's other coefficients. If the new value would exceed its bound, the other coefficients are scaled
+          down first.
+
+        A sum that differs from the fixed sum only by rounding stays unchanged, so that coefficients at a bound remain
+        there.
         """
         if self.start is not None:
             totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)
@@ -203,14 +208,15 @@ class Problem:
     def snapped(self, b: Vector, lo: Vector, hi: Vector) -> Vector:
         """Return the coefficients ``b`` (problems, n) clipped to this problem's bounds, which are exact.
 
-        A coefficient at a rounded bound ``lo`` or ``hi`` moves to the exact bound.
+        A coefficient that is equal to the given bound ``lo`` or ``hi`` moves to the exact bound.
 
-        lo, hi: bounds rounded to the device's numbers.
+        lo, hi: bounds with which ``b`` was computed, (problems, n): this problem's bounds rounded to the device's
+            dtype, or the bounds of a similar problem.
         """
         return np.clip(np.where(b == hi, self.hi, np.where(b == lo, self.lo, b)), self.lo, self.hi)
 
     def restore_sums(self, b: Vector, f: Vector, rho: Vector) -> Vector:
-        """Return ``b`` (problems, n) clipped to the bounds, with each fixed sum set to its value in ``totals`` again.
+        """Return ``b`` (problems, n) clipped to the bounds, with each fixed sum restored to its value in ``totals``.
 
         Coefficients with the smallest |f - rho| change first, as far as the bounds allow. The constraint must not be
         COUPLED, which has no offsets.
@@ -241,7 +247,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Subproblem:
-    """Hold m row numbers of a data set and the dual problem over these rows.
+    """Hold a dual problem over m rows of a data set, and the numbers of these rows.
 
     start: coefficients (problems, m) to start from; None stands for ``problem.start``.
     """
@@ -280,9 +286,9 @@ def _embedded(values: Vector, rows: NDArray[np.intp], n: int) -> Vector:
 def filled(b: Vector, hi: Vector, total: float) -> Vector:
     """Return coefficients between 0 and ``hi`` (n,) near ``b`` (n,) >= 0 that have the sum ``total``.
 
-    The coefficients are scaled to the sum, then clipped to ``hi``. If their sum is now too small, coefficients are
-    raised to their bounds, in the order of the rows, until the sum is ``total``. Rounding errors of a sum change
-    nothing, and a coefficient that is nearly ``hi`` becomes ``hi``.
+    The function scales the coefficients to the sum ``total``, then clips them to ``hi``. If clipping made the sum too
+    small, it raises coefficients to their bounds, in the order of the rows, until the sum is ``total``. A sum that
+    differs from ``total`` only by rounding counts as equal. A coefficient that is nearly ``hi`` becomes ``hi``.
     """
     if b.sum() > 0 and not _close(b.sum(), total):
         b = b * (total / b.sum())
@@ -295,7 +301,7 @@ _SLACK = 1e-12  # relative differences up to this size count as rounding errors 
 
 
 def _close(total: Vector | float, value: Vector | float) -> Any:
-    """Return whether a sum of coefficients differs from its value only by rounding errors."""
+    """Return whether ``total``, a sum of coefficients, differs from ``value`` only by rounding errors."""
     return np.abs(total - value) <= _SLACK * np.abs(value)
 
 

@@ -74,7 +74,7 @@ class Point(NamedTuple):
     rows: int = 0
 
 
-# The time of each part of a fit is the sum of these keys of ``FitReport.seconds``; "other" sums all other keys.
+# A part's seconds are the sum over these keys of ``FitReport.seconds``. The part "other" sums all other keys.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "clustering": ("layout", "cluster"),
     "selection": ("select",),
@@ -115,9 +115,10 @@ class Record:
         dict from the name of each part of the fit to keys of ``seconds``. The values of these keys add up to the part's
         seconds. SVMs have :data:`PARTS`.
     curves
-        dict of quantities that fall until a fit converges. Each name has two fields: the field of :class:`Point` with
-        the quantity at a point of ``trace``, and the report's field with the quantity at the end. Plots draw the
-        points, or only the end if ``trace`` is empty.
+        dict of the quantities that fall until a fit converges. The key is a quantity's name, and the value a pair of
+        field names. The first is a field of :class:`Point`, with the quantity during the fit. The second is a field of
+        the report, with the quantity at the end. Plots draw the points of ``trace``, or only the end if ``trace`` is
+        empty.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -231,9 +232,9 @@ class NystromReport(Record):
         (1 / sum_i w_i) * sum_i w_i l(f_i, y_i) + (penalty / 2) * |f|^2 for sample weights w_i, loss l, targets y_i and
         decision values f_i. |f| is the norm of the decision function in the kernel's function space.
     residual : float
-        Norm of the objective's gradient, divided by its norm where all coefficients are 0, in preconditioned
-        coordinates (:mod:`clsvm.nystrom.newton`). It is at most tol if the fit converged. For several outputs: the
-        largest of their residuals.
+        Norm of the objective's gradient in preconditioned coordinates (:mod:`clsvm.nystrom.newton`), divided by the
+        norm for coefficients that are all 0. It is at most tol if the fit converged. For several outputs: the largest
+        of their residuals.
     bound : float
         Upper bound of the difference between the objective and its minimum over all coefficients of the inducing points
         in use. The bound includes rounding errors in ``dtype``, and is valid even if the fit did not converge. For
@@ -257,7 +258,8 @@ class NystromReport(Record):
     jitter : float
         Number that was added to the diagonal of the kernel matrix K of the inducing points.
     rank : int
-        Number of inducing points in use: the numerical rank of K over all of them. The others have the coefficient 0.
+        Number of inducing points in use. It is the numerical rank of the kernel matrix K of all inducing points. The
+        coefficients of points that are not in use are 0.
     bytes_held : int
         Largest number of bytes allocated on a device at a time.
     seconds : mapping of str to float
@@ -372,10 +374,11 @@ class Progress:
 class Display(Progress):
     """Show the progress of a fit. The solver calls the display with each :class:`Point`.
 
-    The share of the work that is done is measured on a logarithmic scale, from the first violation to ``tol``. If
-    ``gap_tol`` is given, the scale goes from the first relative duality gap to ``gap_tol``.
+    The share of the work that is done is measured on a logarithmic scale of the KKT violation. It is 0 at the first
+    violation and 1 at ``tol``. If ``gap_tol`` is given, the scale is that of the relative duality gap, and 1 at
+    ``gap_tol``.
 
-    wanted: whether to show the progress. If it is false, the with statement yields None.
+    wanted: whether to show the progress. If it is false, ``with Display(...) as display`` sets ``display`` to None.
     violation: the word by which the display calls a point's violation.
     """
 
@@ -385,7 +388,7 @@ class Display(Progress):
         self._field, self._goal = ("violation", tol) if gap_tol is None else ("gap", gap_tol)
         self._name = violation if gap_tol is None else "gap"
         self._value = math.nan
-        self._first = self._share = 0.0  # _first: log(value / goal) at the first Point. _share: share of the work done
+        self._first = self._share = 0.0  # log(value / goal) at the first Point; share of the work that is done
 
     def __enter__(self) -> Self | None:  # type: ignore[override]
         return self if self._wanted else None

@@ -19,7 +19,7 @@ if sys.platform != "win32":
     import resource
 
 ROOT = Path("/")
-# cgroups of version 1 and 2: file of the limit, file of the usage, field of memory.stat with the reclaimable cache
+# Cgroups 1 and 2: names of the files of limit and usage, and the field of memory.stat with the reclaimable cache.
 _V1 = (("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),)
 _V2 = ("memory.max", "memory.current", "inactive_file"), ("memory.high", "memory.current", "inactive_file")
 _UNLIMITED = 1 << 60  # bytes: cgroups of version 1 write "no limit" as a number above this
@@ -61,8 +61,9 @@ def _ulimits(root: Path) -> Iterator[tuple[int, str]]:
 def _cgroups(root: Path) -> Iterator[tuple[int, str]]:
     """Yield the free bytes and name of each limit of the process's memory cgroup and the cgroups above it.
 
-    Cgroups of versions 1 and 2 are read where systems mount them. A container may see the path of its cgroup on the
-    host, which it cannot read; then only the mounted folder is read.
+    Cgroups of versions 1 and 2 are read in the folders where systems mount them. In a container, the path of the
+    process's cgroup can be a path on the host, which the container cannot read. The function then reads only the
+    mounted folder.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

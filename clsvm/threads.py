@@ -60,7 +60,7 @@ class _OneThread:
                     self._limited = False
 
     def all(self) -> AbstractContextManager[object]:
-        """Return a context in which BLAS uses all threads. Callers that limit BLAS to one thread wait until it ends."""
+        """Return a context in which BLAS uses all threads. Threads that call ``one_thread`` wait for its end."""
         return self._lock
 
     def forked(self) -> None:

@@ -61,9 +61,9 @@ def kept() -> bool:
 def warm_up(
     kernel: Kernel | str = "rbf", device: Any = None, progress: Callable[[str, float], None] = lambda *_: None
 ) -> list[Warmed]:
-    """Compile the OpenCL programs of common fits by small fits with predictions, and return the seconds.
+    """Compile the OpenCL programs of common fits, by running small fits and predictions. Return their seconds.
 
-    Each small fit runs twice.
+    Each small fit runs twice. The first run compiles the programs, unless they are in the cache already.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def warm_up(
 def _run(work: Work) -> float:
     """Fit the estimator, then predict FEW rows and a single row; return the seconds that this took."""
     began = perf_counter()
-    with warnings.catch_warnings(action="ignore"):  # hides the warnings of fits that max_iter ends
+    with warnings.catch_warnings(action="ignore"):  # hides the warnings of fits that stop at max_iter
         work.estimator.fit(work.X, work.y).predict(work.X[:FEW])
     work.estimator.predict(work.X[:1])
     return perf_counter() - began
@@ -112,7 +112,7 @@ def works(kernel: Kernel | str, device: Any) -> Iterator[Work]:
     rows = sp.random(ROWS, 3000, 0.01, "csr", rng=draw)
     marks = (draw.random((ROWS, 80)) < 0.2).astype(float)
     kinds = (draw.random((40, 300)) < 0.1)[draw.integers(40, size=ROWS)] * draw.random((ROWS, 300))
-    words = np.minimum(draw.zipf(1.4, size=(ROWS, 100)), VOCABULARY) - 1  # a few words are in most texts
+    words = np.minimum(draw.zipf(1.4, size=(ROWS, 100)), VOCABULARY) - 1  # some words occur in most texts
     texts = sp.csr_matrix((draw.random(words.size), words.ravel(), 100 * np.arange(ROWS + 1)), (ROWS, VOCABULARY))
     texts.sum_duplicates()
     shared: dict[str, Any] = {"kernel": kernel, "device": device}

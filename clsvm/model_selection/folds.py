@@ -192,7 +192,7 @@ class FoldSolution(NamedTuple):
         b, f = found.b, found.f.copy()
         rows = certificate.rows_to_check(problem, b, f, np.full(problem.n, found.error_bound), settings["tol"])
         rows[stored_rows] = True
-        # In float64, ``error_bound`` is so small that rounding in updates of f matters as well. So all rows are checked.
+        # In float64, ``error_bound`` is so small that rounding in updates of f matters, too. So all rows are checked.
         rows |= found.dtype == "float64"
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
         optimality = certificate.of(problem, b, f)

@@ -1,8 +1,8 @@
 """Emit the OpenCL program that computes a kernel matrix or a product with it, for a host program in any language.
 
-The program is the one that clsvm itself runs, from :func:`gram.programs.gram`. It compiles with and without its -D
-options, because it defines the options that are missing. A comment at its head, made from templates/tools/emit.mako,
-says how to store the rows and how to launch the OpenCL kernel.
+The program is the one that clsvm itself runs, from :func:`gram.programs.gram`. A host program can compile it without -D
+options, because the program gives each missing option its value. A comment at its head, made from
+templates/tools/emit.mako, says how to store the rows and how to launch the OpenCL kernel.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
     ------
     ValueError
         If there is no such product, format of rows or dtype, or if the kernel function or the profile does not support
-        it. Also if rows in this format need several OpenCL kernels to compute a kernel value.
+        it. ValueError is also raised if rows in this format need several OpenCL kernels to compute a kernel value.
     """
     for got, allowed in ((product, PRODUCTS), (kind, LAYOUTS), (dtype, ("float32", "float64"))):
         if got not in allowed:

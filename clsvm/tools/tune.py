@@ -79,7 +79,7 @@ def _product(working: int, d: int) -> Callable[[Stream, int], Launch]:
     """
 
     def prepare(stream: Stream, n: int) -> Launch:
-        # With few rows U, the time of the product is that of reading X from memory. X must be larger than the caches.
+        # A product with few rows U takes the time to read X from memory. So X is made larger than the caches.
         n = max(n * 256 // d, working) if working > 16 else n * 4
         X = np.random.default_rng(0).random((n, d), np.float32)
         kernel = make("rbf", gamma=1.0 / d)
@@ -116,9 +116,9 @@ class FamilyResult:
     family
         name of the kind of product.
     default
-        seconds of the product with the default tile sizes. NaN unless the default and another size were timed.
+        seconds of the product with the default tile sizes. NaN if no sizes could be compared with the default.
     best
-        seconds of the product with the chosen tile sizes. NaN unless the default and another size were timed.
+        seconds of the product with the chosen tile sizes. NaN if no sizes could be compared with the default.
     choice
         dict from names of profile fields to chosen values, for the fields that the search changed.
     """
@@ -146,7 +146,8 @@ def tune(
     spec : None, str, int, pyopencl.Device or pyopencl.CommandQueue, default=None
         The device, as for :func:`clsvm.opencl.devices.find`.
     seconds : float, default=60
-        Seconds that the search may take, compilation included. No tile size is tried for the first time after this.
+        Seconds that the search may take, compilation included. When they are over, the search still completes the
+        repeated timings of sizes that it has tried, but tries no other sizes.
     progress : callable, default=None
         Function progress(text, share), called before each kind of product is tuned. ``text`` names the kind, and
         ``share`` is the share of kinds that are done, 0 to 1.
@@ -187,7 +188,7 @@ def tune(
 
 
 def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[FamilyResult, Profile]:
-    """Time one kind of product with each candidate for the profile until perf_counter() reaches ``end``.
+    """Time one kind of product with each candidate profile, until perf_counter() reaches ``end``.
 
     Return the times as a FamilyResult, and the fastest profile. If no candidate is clearly faster than the given
     ``profile``, return ``profile``.
