@@ -94,7 +94,7 @@ def columns(*parts: Any) -> NDArray[np.int32]:
 
 
 def without_empty(X: Any) -> Any:
-    """Return X (n, d) without empty columns if X is sparse with very many of them (:func:`mostly_empty`), else X."""
+    """Remove the empty columns of X (n, d) if X is sparse and has very many empty columns (:func:`mostly_empty`)."""
     return renumbered(X, columns(X)) if sp.issparse(X) and mostly_empty(X) else X
 
 

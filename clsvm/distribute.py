@@ -97,8 +97,7 @@ def replayed(replies: list[Any], replay: Callable[[int], Any]) -> list[Any]:
 def count_losses(losses: Counter[int], lost: Iterable[int]) -> None:
     """Add one to ``losses[i]`` for each index i in ``lost``. Raises DeviceError if a count then exceeds TRIES.
 
-    The indices are those of parts, objects that store some of the training rows, whose results were lost because
-    their worker failed.
+    Part i is an object that stores some of the training rows. Its results were lost because its worker failed.
     """
     losses.update(lost)
     most = max(losses.values())
@@ -107,9 +106,9 @@ def count_losses(losses: Counter[int], lost: Iterable[int]) -> None:
 
 
 def split(rows: NDArray[np.intp], sizes: Sequence[int]) -> list[NDArray[np.intp]]:
-    """Divide ``rows``, ascending numbers of training rows, among parts that store ``sizes`` consecutive rows each.
+    """Divide the row numbers ``rows`` among parts: part i stores ``sizes[i]`` consecutive training rows.
 
-    Return an array for each part: the numbers of its rows, counted from the part's first row.
+    ``rows`` ascends. Return an array for each part: the numbers of its rows, counted from the part's first row.
     """
     ends = np.cumsum(sizes)
     cuts = np.searchsorted(rows, ends[:-1])

@@ -206,7 +206,7 @@ class FoldSolution(NamedTuple):
         return FoldSolution(problem, replace(solution, f=new_f))
 
     def decision_error(self, estimator: Machine) -> float:
-        """Return a bound of the errors of decision values that rounding of kernel values causes."""
+        """Return an upper bound of the error that rounding of kernel values causes in a decision value."""
         bound, _ = estimator._scaled(np.array([[self.solution.error_bound]]), self.solution.rho)
         return float(bound[0, 0])
 

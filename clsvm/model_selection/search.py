@@ -242,8 +242,8 @@ class LookupSearch(GridSearchCV):
     """Run scikit-learn's search with an estimator that looks up the results of earlier fits (:class:`LookupEstimator`).
 
     scikit-learn first checks the arguments of the search. Then ``work`` runs all fits, and scikit-learn computes the
-    scores. A candidate is one choice of parameter values. Each candidate is identified by its number in the list of
-    candidates, because scikit-learn copies parameter values.
+    scores. A candidate is one choice of parameter values. scikit-learn gets each candidate's number in the list of
+    candidates in place of the parameter values, because it would copy the values.
 
     Attributes
     ----------
