@@ -36,7 +36,7 @@ Vector = NDArray[np.float64]
 Request = tuple[Any, ...]
 Worker = TypeVar("Worker")
 Piece = TypeVar("Piece")
-TRIES = 3  # a fit fails if the same training rows are lost by failing workers more than TRIES times during one request
+TRIES = 3  # a fit fails if failing workers lose the same training rows more often than this in one request
 _ENDED = object()  # a worker's thread sends this message when it ends without an error
 _POLL = 0.2  # seconds between two checks for Ctrl-C
 
@@ -184,10 +184,10 @@ def open_streams(device: Any, memory_limit: int | str | None) -> Iterator[list[D
 
 
 class OnDevices:
-    """Send requests to parts, objects that store some of the training rows, in one thread of this process per device.
+    """Send requests to parts in threads of this process, one thread for each device.
 
-    ``owners[i]`` is the index in ``threads`` of the thread that uses part i. ``build(stream, i)`` makes and returns
-    part i on that thread's stream.
+    A part is an object that stores some of the training rows. ``owners[i]`` is the index in ``threads`` of the thread
+    that uses part i. ``build(stream, i)`` makes and returns part i on that thread's stream.
     """
 
     def __init__(

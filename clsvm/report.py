@@ -413,7 +413,7 @@ class Display(Progress):
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
     """Show a progress bar on stderr until the context ends.
 
-    Yield the function that updates the bar, whose arguments are the text to show and the share of work done, 0 to 1.
+    Yield a function update(text, share) that shows a text and the share of the work that is done, from 0 to 1.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

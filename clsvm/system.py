@@ -31,7 +31,7 @@ def available(root: Path = ROOT) -> int | None:
 
 
 def memory_limits(root: Path = ROOT) -> list[tuple[int, str]]:
-    """Return for each limit of this process's memory the bytes that it leaves free, and its name for messages.
+    """Return the limits of this process's memory: the bytes that each limit leaves free, and its name for messages.
 
     The limits are the system's free memory, the limits of cgroups and the process's own limits (ulimit), as far as
     they can be read. ``root`` is the folder that contains the folders proc and sys.

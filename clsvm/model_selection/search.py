@@ -103,8 +103,8 @@ class _SearchCV(GridSearchCV):
         if self._needs_grid_search():
             if self.checkpoint is not None:
                 raise ValueError(
-                    "checkpoint needs an estimator of clsvm outside of a Pipeline, with no method overridden, and "
-                    "without callbacks on it or on the search, got "
+                    "checkpoint needs an estimator of clsvm that is not in a Pipeline, overrides no method and has no "
+                    "callbacks, and a search without callbacks, got "
                     f"{type(self.estimator).__name__}{' with callbacks' * registered(self, self.estimator)}"
                 )
             return super().fit(X, y, **params)
@@ -242,8 +242,8 @@ class LookupSearch(GridSearchCV):
     """Run scikit-learn's search with an estimator that looks up the results of earlier fits (:class:`LookupEstimator`).
 
     scikit-learn first checks the arguments of the search. Then ``work`` runs all fits, and scikit-learn computes the
-    scores. A candidate is one choice of parameter values. scikit-learn gets each candidate's number in the list of
-    candidates in place of the parameter values, because it would copy the values.
+    scores. A candidate is one choice of parameter values. Each candidate is identified by its number in the list of
+    candidates. Its parameter values cannot identify it, because scikit-learn copies them.
 
     Attributes
     ----------
