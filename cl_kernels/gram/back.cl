@@ -1,26 +1,29 @@
-// Multiply a stored block of the kernel matrix K(X, U), and the transpose of the block, by vectors.
-// The block has the kernel values of ``rows`` consecutive rows of X and of all rows u < count[0] of U. Row i of the
-// block is row first + i of X. K[u][i] is its kernel value with row u of U, and is the number at K + u * ld + i.
-// A model has several outputs. Each output p < problems has its own vectors.
-// Kernels and their results:
+// Multiply a stored block of the kernel matrix K(X, U), or the transpose of the block, by vectors.
+// The block has the kernel values of ``rows`` consecutive rows i of X and of the rows u < count[0] of U. Row i of the
+// block is row first + i of X. The kernel value of row i of the block and row u of U is K[u][i] = K[u * ld + i].
+// A model has ``problems`` outputs p, and each output has its own vectors. X has n rows.
+// in:  v (problems, capacity)   a coefficient for each row of U. count[0] of the ``capacity`` numbers are used.
+// in:  w (problems, n)          a weight for each row of X. If per_output is 0, all outputs use the weights w[0].
+// in:  z (problems, n)          a target for each row of X. If z is null, all targets are 0.
+// in:  P (problems, n)          the probability of each output for each row of X (argument ``shares``)
+// in:  listed                   numbers, in X, of padding rows, which hold no data
+// out: t (problems, ld)         results of forth
+// out: r (problems, ld)         results of residual or of coupled
+// out: out (problems, capacity) sums, to which back adds
+// Kernels, with x = first + i, the number in X of row i of the block:
 //   forth         t[p][i] = sum_u v[p][u] * K[u][i]
-//   residual      r[p][i] = w[p][first + i] * (t[p][i] - z[p][first + i])
-//   coupled       r[p][i] = w[0][first + i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]),   P[p] = shares[p][first + i]
+//   residual      r[p][i] = w[p][x] * (t[p][i] - z[p][x])
+//   coupled       r[p][i] = w[0][x] * P[p][x] * (t[p][i] - sum_q P[q][x] * t[q][i]),   summed over all outputs q
 //   back          out[p][u] += sum_i K[u][i] * r[p][i]
 //   zero_padding  K[u][i] = 0 for the padding rows i of the block
-//   add_parts     out[j] += sum_s parts[s * size + j],   for sums that another kernel wrote to ``parts``
-// in:  v (problems, capacity)   coefficients of the rows of U
-// in:  w (problems, n)          weights of the n rows of X. If per_output is 0, all outputs use the weights w[0].
-// in:  z (problems, n)          targets. If z is null, all targets are 0.
-// in:  shares (problems, n)     probabilities of the outputs for each row of X
-// in:  listed                   numbers first + i of the padding rows of X, which hold no data
-// out: t and r (problems, ld), out (problems, capacity)
-// SIMD style: a work-item of forth computes FORTH vectors of V rows i. A work-item of back computes ROWS_EACH rows u.
-// Work-group style: a work-group of forth computes LINE rows i. Each row i has WG / LINE work-items, which divide the
-// rows u among them. A work-group of back computes ROWS_EACH rows u, and its items divide the rows i among them.
+//   add_parts     adds sums that the work-items of another kernel wrote
+// Work-items in SIMD style (on CPUs): an item of forth computes t for FORTH vectors of V consecutive rows i. An item of
+// back computes out for ROWS_EACH rows u.
+// Work-group style: a work-group of WG items takes LINE rows i in forth, and WG / LINE items share each row. In back, a
+// work-group takes ROWS_EACH rows u, and its items share the rows i.
 // forth and back compute OUT outputs at a time, so that each value of K is read once for OUT outputs.
-// Precision: RUN terms are summed in ``real``, the type of K. These sums are added in a wide type: a double, or a pair
-// of floats. With EXACT, all numbers and sums except K are wide.
+// Precision: RUN terms at a time are summed in ``real``, the type of K. The results are summed in a wide type: a
+// double, or a pair of floats. With EXACT, v, r and all sums are wide.
 #ifndef ROWS_EACH
 #define ROWS_EACH 4
 #endif

@@ -1,14 +1,13 @@
-// Pack rows of 0 and 1 into words of B bits, with a bit for each feature j, and count the ones of each row.
-// B is 64 if kernel values are doubles, else 32. A lane group has V rows, whose words are interleaved.
-// in:  X       a block of ``rows`` consecutive rows. Row i of the block begins at X + begin + i * d, and is row
-//              row0 + i of the whole data.
-// in:  order   order[g * V + lane] is the row of the whole data in lane number ``lane`` of lane group g, or negative
-// in:  at      at[g] is the index of the first word of lane group g in ``values``
-// out, for row i = order[g * V + lane] - row0 of the block with the features x_ij, and with the integer division j / B:
-//   bit j % B of values[at[g] + (j / B) * V + lane] = x_ij
-//   xx[g * V + lane] = sum_j x_ij
-// A lane whose order[...] is negative, or whose row is not in the block, gets words and a sum of 0.
-// Launch (V, groups): a work-item packs one row. Consecutive items write consecutive words.
+// Pack rows x of d features, which are 0 or 1, into words of B bits, and count the ones of each row.
+// B is 64 if kernel values are doubles, else 32. The words are stored in lane groups: V rows with interleaved words.
+// in:  order    order[g * V + lane] is the number of the row in lane ``lane`` of lane group g. It is negative if the
+//               lane has no row.
+// in:  X        the rows with the numbers row0 .. row0 + rows - 1. Row number r begins at X + begin + (r - row0) * d.
+// in:  at       at[g] is the index of the first word of lane group g in ``values``
+// out: values   feature x[j] of the row is bit j % B of values[at[g] + (j / B) * V + lane] (integer division j / B)
+// out: xx       xx[g * V + lane] = sum_j x[j]
+// Lanes without a row, and lanes whose row is not in X, get words of 0 and the sum 0.
+// Work-items: one for each lane of each lane group. Consecutive items write consecutive words.
 #ifndef INPUT
 #define INPUT float  // type of the caller's values
 #endif

@@ -1,5 +1,6 @@
 // Put rows that have similar nonzero columns into clusters, greedily in one pass over the rows.
-// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011). The paper's ``max`` is a misprint, and is ``min`` here.
+// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011). A row joins the cluster of least cost. The paper says
+// ``max`` there, by misprint.
 // A row's pattern is the set of its nonzero columns, as bits in words of 32 bits. Bit j of word w stands for column
 // 32 * w + j.
 //   pattern_dense, pattern_csr   compute the patterns of rows
@@ -9,10 +10,12 @@
 #endif
 #define LANES 16  // slots whose words are interleaved
 
-// Compute the patterns of dense rows, which are bit sets of their nonzero columns. Row i writes patterns[row0 + i].
-// Bit j of word w stands for column 32 * w + j. It is 1 if the row's entry in this column differs from
-// centre[32 * w + j], the number that counts as zero there.
-// Row i starts at X + begin + i * d. Work-items: one for each word w and row i.
+// Compute the patterns of dense rows, which are bit sets of their nonzero columns.
+// in:  X          rows i of d entries. Row i begins at X + begin + i * d.
+// in:  centre     the number that counts as zero in each column
+// out: patterns   row i writes patterns[row0 + i]. Bit j of its word w is 1 if the row's entry in column 32 * w + j
+//                 differs from centre[32 * w + j].
+// Work-items: one for each word w and row i.
 kernel EXPLICIT void pattern_dense(const int d, global const INPUT *restrict X, const int begin,
                                    global const finest *restrict centre, const int row0,
                                    global uint *restrict patterns) {
@@ -39,14 +42,17 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
   }
 }
 
-// Define where the data of slot s are stored. A slot holds a cluster to which rows can still be added. There are k
-// slots, and k is a multiple of LANES = 16.
-//   WORD(s, w)   index of word w of the cluster's bit set in the array ``unions``. Bit j of the word is 1 if any row of
-//     the cluster has a nonzero in column 32 * w + j. The words of LANES consecutive slots are interleaved.
-//   COLUMNS(s)   number of bits of the cluster's bit set that are 1
+// Define where the data of unfilled clusters are stored. Rows can still be added to these clusters. Each of them has a
+// slot s. There are k slots, and k is a multiple of LANES = 16. A cluster has a bit set of columns: bit j of word w is 1
+// if any row of the cluster has a nonzero in column 32 * w + j.
+// The array ``unions`` holds the bit sets:
+//   WORD(s, w)   index in ``unions`` of word w of the bit set in slot s. The words of LANES consecutive slots are
+//     interleaved.
+// The array ``slots`` holds three numbers for each slot s:
+//   COLUMNS(s)   number of bits of the bit set that are 1
 //   ROWS(s)      number of rows in the cluster, or -1 if the slot holds no cluster
 //   NAME(s)      number of the cluster, or -1 if the slot holds no cluster
-// Work-item ``lid`` of the work-group owns the slots lid, lid + WG, ...
+// Work-item ``lid`` of a work-group of WG items owns the slots lid, lid + WG, ...
 #define WORD(s, w) (((size_t)(s) / LANES * words + (w)) * LANES + (s) % LANES)
 #define COLUMNS(s) slots[s]
 #define ROWS(s) slots[k + (s)]
@@ -111,16 +117,19 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 #endif
 }
 
-// Assign n rows to clusters of ``size`` rows each. Every work-group p (on CPUs every work-item) fills its own clusters.
-// They are the clusters c = p * share .. (p + 1) * share - 1, and get the rows from walk[p * share * size] on.
-// A work-group holds at most ``active`` unfilled clusters at a time, each in a slot. A row joins the cluster in which
-// it causes the fewest additional zeros (function ``nearest``). The slot of a full cluster goes to the next cluster.
-// in:  walk       numbers of the n rows, in the order in which they are assigned
-// in:  patterns   bit set of the nonzero columns of each row
-// out: order      order[c * size + r] is the number of row r of cluster c. If the cluster is not full, its other
-//                 entries stay unchanged.
-// out: filled     filled[c] is the bit set of columns in which any row of cluster c has a nonzero
-// ``unions`` and ``slots`` are memory for the slots.
+// Assign n rows to clusters of ``size`` rows that have similar nonzero columns.
+// A cluster stores, for each of its rows, all columns in which any of its rows has a nonzero. A row joins the cluster
+// in which this adds the fewest stored zeros (function ``nearest``).
+// in:  walk       numbers of the n rows, in the order in which they join clusters
+// in:  patterns   a bit set for each row: the columns in which it has a nonzero
+// out: order      order[c * size + r] is the number of the row that joined cluster c as its r-th row, counted from 0.
+//                 If fewer than ``size`` rows join, the other entries keep their values.
+// out: filled     a bit set for each cluster: the columns in which any of its rows has a nonzero
+// A work-group has memory for the bit sets (``unions``), and for the sizes and numbers (``slots``), of k clusters to
+// which rows can still be added (macros WORD, COLUMNS, ROWS and NAME).
+// Work-items: work-group p fills the clusters p * share .. (p + 1) * share - 1. It takes their rows from ``walk``,
+// beginning with walk[p * share * size]. Rows can join at most ``active`` clusters at a time. When one of these
+// clusters is full, the next cluster takes its place. On CPUs a work-group has one work-item.
 kernel OF_GROUP void assign(const int n, const int words, const int size, const int active, const int k,
                             const int clusters, const int share, global const uint *restrict patterns,
                             global const int *restrict walk, global uint *restrict unions, global int *restrict slots,

@@ -1,18 +1,19 @@
 // Build an inverted index of CSR rows, separately for each block b of ``size`` rows.
-// The index lists the entries of the block column by column. The entries of a column are in ascending order of rows.
-// in:  indptr, indices, data   the CSR matrix, with n rows and ``columns`` columns
-// out: rows_of[e]   row of entry e, counted from the first row of the block
-// out: values[e]    value of entry e
+// The index lists the entries of a block column by column. The entries of a column are in ascending order of rows.
+// in:  indptr, indices, data   the CSR matrix, with ``columns`` columns
+// out: rows_of[e]   row of entry e of the index, counted from the first row of the block
+// out: values[e]    value of entry e of the index
 // out: ends         column k of block b has the entries
 //                     indptr[b * size] + ends[b][k] <= e < indptr[b * size] + ends[b][k + 1]
-// Three kernels run one after another. ends[b] has columns + 2 numbers, whose meaning changes from kernel to kernel:
-//   count  sets ends[b][k + 2] to the number of entries in column k
-//   sum    sets ends[b][k + 1] to the number of entries in the columns before k
-//   write  writes the entries of column k from ends[b][k + 1] on, and adds 1 to ends[b][k + 1] for each entry.
-//     Afterwards, ends[b][k + 1] is the end of column k, and ends[b][k] is its beginning.
-// count and write use ``parts`` work-items for each block, a power of two. Each item reads all entries of the block.
-// Item m handles only the columns k with k % parts = m, so that no two items write the same address.
-// sum uses one work-item for each block.
+// Three kernels run one after another:
+//   count  counts the entries of each column of a block
+//   sum    adds up the counts of the columns before column k. The result is the place of the column's first entry.
+//   write  writes each entry of the block to the next free place of its column
+// ends[b] has columns + 2 numbers. count stores the count of column k in ends[b][k + 2]. sum and write store the next
+// free place of column k in ends[b][k + 1]. After write, this place is the end of the column.
+// Work-items: sum has one for each block. count and write have ``parts`` for each block, a power of two. Item m of a
+// block reads all entries of the block, but handles only the columns k with k % parts = m. So no two items write the
+// same address.
 #ifndef INDEX
 #define INDEX int
 #endif

@@ -1,9 +1,11 @@
-// Compute the squared norms <x_i, x_i> of rows x_i by matrix units (mma.cl, mfma.cl).
-// The operations are those of the inner products in gram_matrix_workgroup.mako, in the same order. So the squared
-// distance |x|^2 + |x|^2 - 2 <x, x> of a row from itself is exactly 0.
-// The rows are stored in lane groups of V rows, whose values are interleaved. Row x_0 is the first row of lane group
-// group0. With d features j, and with the integer division i / V:
-//   x_i[j] = values[((i / V) * d + j) * V + i % V],   xx[group0 * V + i] = <x_i, x_i>
+// Compute the squared norms |x_i|^2 = <x_i, x_i> of float32 rows by matrix units (tensor cores; mma.cl, mfma.cl).
+// The inner product is computed by the same operations, in the same order, as in gram_matrix_workgroup.mako. So the
+// squared distance |x|^2 + |x|^2 - 2 <x, x> of a row x from itself is exactly 0.
+// X is stored in lane groups of V rows, whose values are interleaved. A row has d features j. Rows i are counted from
+// the first row of lane group ``group0``.
+// in:  values   the rows of X from lane group ``group0`` on. With the integer division i / V,
+//                 x_i[j] = values[((i / V) * d + j) * V + i % V]
+// out: xx       a number for each row of X, from lane group 0 on:   xx[group0 * V + i] = |x_i|^2
 // Work-items: a work-group is one warp. It multiplies FRAGMENT_ROWS rows with one another, and writes the diagonal of
 // the products.
 kernel __attribute__((reqd_work_group_size(WARP, 1, 1))) void norms(

@@ -3,8 +3,8 @@
 // The sums belong to a product K(X, U), and the rows y_u are called right-hand rows.
 // One instruction reads a part of a matrix, called a fragment. The 64 work-items of a wavefront hold a fragment
 // together, in the layout of AMD's CDNA manual.
-// The rows x_i are the matrix A of the manual. Every four consecutive sums of a work-item then belong to neighbouring
-// rows of X.
+// The rows x_i are the rows of the manual's matrix A. With this choice, every four consecutive sums of a work-item
+// belong to one row y_u and to four consecutive rows x_i.
 // EMULATED: the same sums are computed in OpenCL C, without matrix units. All items of a work-group then call
 // ``multiplied`` together, and exchange their values through local memory.
 #define WARP 64  // work-items that hold a fragment together

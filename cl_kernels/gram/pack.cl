@@ -1,15 +1,17 @@
-// Pack rows of X into lane groups of V rows, in which the V values of a feature are contiguous.
-// in:  X        a block of ``rows`` consecutive rows. Row i of the block begins at X + begin + i * d, and is row
-//               row0 + i of the whole data.
-// in:  order    order[g * V + lane] is the row of the whole data in lane number ``lane`` of lane group g, or negative
-// in:  centre   a number for each feature, which is subtracted from the feature's values
-// in:  columns  lane group g stores the features J[k] = columns[columns_at[g] + k]. With ``dense`` set, it stores all d
-//               features, and J[k] = k.
+// Subtract the centre from rows of X, and pack the rows into lane groups. A lane group has V rows, and stores the V
+// values of a feature one after another.
+// in:  order    order[g * V + lane] is the number of the row in lane ``lane`` of lane group g. It is negative if the
+//               lane has no row.
+// in:  X        the rows with the numbers row0 .. row0 + rows - 1. Row number r begins at X + begin + (r - row0) * d.
+// in:  centre   a number for each of the d features, which is subtracted from the feature's values
+// in:  columns  lane group g stores the features J[k] = columns[columns_at[g] + k], k = 0, 1, ... With ``dense`` set,
+//               it stores all d features, and J[k] = k.
 // in:  at       at[g] is the index of the group's first value in ``values``
-// out: values   values[at[g] + k * V + lane] = X[i][J[k]] - centre[J[k]],   with i = order[g * V + lane] - row0
-// The difference is rounded once. A lane whose order[...] is negative, or whose row is not in the block, gets zeros.
-// Launch (S, groups): work-item s of a lane group takes the features J[s], J[s + S], ...
-// Consecutive items of a work-group read consecutive columns of X. In SIMD style (on CPUs) S is 1.
+// out: values   with the row x in lane ``lane`` of group g,
+//                 values[at[g] + k * V + lane] = x[J[k]] - centre[J[k]]
+// Lanes without a row, and lanes whose row is not in X, get zeros.
+// Work-items: S for each lane group. Item s of a group takes the features J[s], J[s + S], ... of its V rows, so that
+// consecutive items read consecutive columns of X. In SIMD style (on CPUs) S is 1.
 #ifndef INPUT
 #define INPUT float  // type of the caller's values
 #endif
@@ -45,8 +47,8 @@ kernel OF_ITEMS(64) void pack(const int row0, const int rows, const int d, globa
 
 // Compute the squared norms xx[i] = <x_i, x_i> of rows in lane groups. A lane group has V rows, whose values are
 // interleaved.
-// The terms are added in the order of the columns, as in every inner product. So the squared distance |x|^2 + |x|^2 - 2
-// <x, x> of a row from itself is exactly 0.
+// The terms are added in the order of the columns. The kernels that compute inner products use the same order, so that
+// the squared distance |x|^2 + |x|^2 - 2 <x, x> of a row x from itself is exactly 0.
 // A work-item takes one row i, or in SIMD style the V rows of a lane group.
 kernel EXPLICIT void norms_lanes(const int group0, const int d, global const real *restrict values,
                         global const long *restrict at, global const int *restrict columns_at, const int dense,

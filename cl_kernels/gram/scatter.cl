@@ -2,23 +2,24 @@
 // block has the rows u = first .. first + UB - 1.
 // The block is divided into lines of UB values. A line has the values y_u[j] of one feature j for the UB rows. Features
 // without an entry in the UB rows share line 0, whose values are zero.
-// in:      rows      y_u is CSR row rows[u]. It is zero if rows[u] < 0 or u >= count[0].
-// in:      indptr, indices, data, xx   the CSR matrix, and the squared norms of its rows
-// in:      dense     values of dense_columns further columns, which are stored for every row and are not in CSR
-// in:      base      a number that is not less than any line_of[j] from earlier blocks
-// in, out: line_of   line_of[j] = base + (line of feature j). Without a line, line_of[j] is at most ``base``.
-// out:     block     y_u[j] = block[line * UB + u - first],   with line = max(line_of[j] - base, 0)
-// out:     uu        uu[u] = |y_u|^2
-// Column k of ``dense`` has line 1 + k. The lines of the CSR features follow.
+// in:      rows, count   y_u is row rows[u] of the CSR matrix. It is zero if rows[u] < 0 or u >= count[0].
+// in:      indptr, indices, data   the CSR matrix
+// in:      xx            a number for each row of the CSR matrix, such as its squared norm
+// in:      dense         dense_columns further columns k, which are stored for every row and are not in CSR. Row i has
+//                        the values dense[i * dense_columns + k].
+// in:      base          the largest number that line_of may contain from earlier blocks
+// in, out: line_of       line_of[j] = base + (line of feature j). If line_of[j] <= base, the feature has line 0.
+// out:     block         y_u[j] = block[line * UB + u - first],   with the line of feature j
+// out:     uu            uu[u] = xx[rows[u]], or 0 if y_u is zero
+// After each block the host adds the number of lines to ``base``, so that it need not clear line_of.
 // Three kernels run one after another:
-//   mark    gives a line to each CSR feature j that has an entry in the UB rows, and sets the line to zero:
-//             by_entry = 0: line 1 + dense_columns + j
-//             by_entry = 1: line dense_columns + e. The entries of the UB rows are numbered 1, 2, 3, ..., and e is the
-//               number of one entry of feature j. The host sets by_entry = 1 if ``block`` has memory for fewer lines
-//               than features.
-//   fill    writes the entries' values to their lines, and the squared norms to uu
-//   copy_dense  block[(1 + k) * UB + u - first] = dense[rows[u] * dense_columns + k],   for columns k of ``dense``
-// Launch (UB, S): work-item (l, s) takes the entries s, s + S, ... of row u = first + l of U.
+//   mark        gives a line to each CSR feature j that has an entry in the UB rows, and sets the line to zero:
+//                 by_entry = 0: line 1 + dense_columns + j
+//                 by_entry = 1: line dense_columns + e. The entries of the UB rows are numbered 1, 2, 3, ..., and e is
+//                   the number of one entry of feature j. The block then needs at most one line for each entry.
+//   fill        writes the entries' values to their lines, and writes uu
+//   copy_dense  writes column k of ``dense`` to line 1 + k
+// Work-items: S for each row of the block. Item (l, s) takes the entries s, s + S, ... of row u = first + l of U.
 #ifndef INDEX
 #define INDEX int
 #endif

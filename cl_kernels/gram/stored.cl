@@ -1,24 +1,22 @@
-// Copy, complete and multiply stored rows of the n x n kernel matrix K, with three OpenCL kernels.
+// Copy, complete and multiply stored rows of the kernel matrix K (n, n), with three OpenCL kernels.
 // Row i of K is stored in slot slot_of[i], or in slot i if slot_of is null. slot_of[i] = -1 means that row i is not
-// stored. A slot has ``ld`` values. Slots are in buffers (slabs) of slab_rows slots each. STORED_ROW (common.cl) is the
-// address of a slot.
+// stored. The macro STORED_ROW (common.cl) computes the address of a slot.
 // gather_tile copies the kernel values among the rows of K listed in ``rows`` to a matrix Q (capacity, capacity):
 //   Q[u][v] = K[rows[u]][rows[v]],   or 0 if rows[u] or rows[v] is -1 or row rows[u] is not stored
-// The values Q[u][v] with u < reused and v < reused are in Q before the launch, and gather_tile keeps them.
-//   symmetric = 0: gather_tile writes Q[u][v] for all u and v >= reused
-//   symmetric = 1: gather_tile writes Q[u][v] for v >= reused, except the values with v > u >= reused. Afterwards the
-//     kernel ``mirror`` (carry.cl) writes all other values of the rows u >= reused, as Q[u][v] = Q[v][u].
+// Columns v < reused of Q are not changed. Of the other columns, gather_tile writes
+//   all values, if ``symmetric`` is 0
+//   all values of the rows u < reused, and the values with v <= u of the other rows, if ``symmetric`` is 1. The kernel
+//     ``mirror`` (carry.cl) then completes the rows u >= reused by Q[u][v] = Q[v][u].
 // Work-items: V items copy one row of Q, and write consecutive values. In SIMD style one item copies a row.
 // mirror_rows completes rows of K by symmetry. Row u has only its first ends[u] columns stored:
 //   K[u][v] = K[v][u] for v >= ends[u]
 // ends[u] is n or a multiple of SIDE = 16. Every row v must have at least its columns 0 .. v stored. The last n % SIDE
 // rows must have all columns stored.
-// Work-items (only in SIMD style): an item completes SIDE rows u, in blocks of SIDE x SIDE values. So reads and writes
-// take whole cache lines.
-// add_between adds products of kernel values and factors D to sums c. Row i of K must be in slot i:
-//   c[u] += sum_k K[rows[u]][right[k]] * D[k] over k < count[0], for u with rows[u] >= 0
-// right[k] is the column of K that belongs to the factor D[k].
-// Work-items: one for each u.
+// Work-items (only in SIMD style): an item completes SIDE rows u. It copies blocks of SIDE x SIDE values, so that it
+// reads and writes whole cache lines.
+// add_between adds products of kernel values and factors D[k] to sums c. Column right[k] of K belongs to D[k]:
+//   c[u] += sum_k K[rows[u]][right[k]] * D[k],   over k < count[0], for all u with rows[u] >= 0
+// Row i of K must be stored in slot i. Work-items: one for each u.
 #define SIDE 16
 
 kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,

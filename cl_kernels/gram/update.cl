@@ -1,16 +1,16 @@
-// Add multiples of stored rows of the kernel matrix to the gradients f[p] of each problem p:
-//   f[p][i] += sum_h D[p][h] * S[slot[h]][i],   over h < count[0]
-// in:      slot   S[slot[h]] is the row of the kernel matrix that is stored in slot number slot[h]. Slots are in
-//                 buffers (slabs) of slab_rows slots, with ld values in each slot.
-// in:      D      D[p][h] is the change of this row's coefficient in problem p. D[p] has ``stride`` numbers.
-// in, out: f      f[p] has n numbers
-// SIMD style (on CPUs): a work-item computes BLOCK consecutive gradients, for one problem after another. The gradients
-// stay in the first-level cache. The item reads BLOCK consecutive values of each stored row, so that the processor
-// prefetches them.
-// Work-group style: a work-group of WG items computes BLOCK consecutive gradients. WG / BLOCK items share each
-// gradient, and each of them sums over some of the stored rows. An item starts HITS loads before it waits for the
-// first. The sums of the items that share a gradient are added in local memory. Consecutive items read consecutive
-// addresses.
+// Add multiples of stored rows of the kernel matrix K to the gradients of each problem p:
+//   f[p][i] += sum_h D[p][h] * S[slot[h]][i],   over h < count[0], for all i < n
+// in:      S      S[s] is the row of K that is stored in slot s (STORED_ROW, common.cl)
+// in:      slot   the slots of the rows of K that are added
+// in:      D      (problems, stride), the factors: D[p][h] is the change of a coefficient of problem p, and S[slot[h]]
+//                 is the row of K that belongs to this coefficient
+// in, out: f      (problems, n), the gradients
+// Work-items in SIMD style (on CPUs): an item computes BLOCK consecutive gradients of a problem, and then those of the
+// next problem. The BLOCK gradients stay in the first-level cache. The processor prefetches the BLOCK consecutive
+// values of each stored row.
+// Work-group style: a work-group of WG items computes BLOCK consecutive gradients, and consecutive items read
+// consecutive addresses. WG / BLOCK items share each gradient. Each of them sums over some of the stored rows, and the
+// results are added in local memory. An item loads HITS kernel values at a time, to hide the latency of memory.
 #ifndef BLOCK
 #define BLOCK 512  // numbers f[p][i] that a work-item (SIMD; a multiple of V) or a work-group computes
 #endif

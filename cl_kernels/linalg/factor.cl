@@ -1,15 +1,16 @@
-// Compute the Cholesky factor U of a diagonal block S (b, b) of a matrix C, with U^T U = S. U replaces S in C:
-//   S[i][j] = C[at + i * ld + j],   j >= i,   where ``at`` is the offset of the block and ld the length of a row of C
-// The rows k are taken one after another. Row k is divided by the square root of its pivot S[k][k]. Then the outer
-// product of row k with itself is subtracted from the rows below it. At the end, the numbers below the diagonal have no
-// meaning.
-// Work-items: one work-group factors the block. Its items divide the entries that row k changes in the rows below it.
-// Consecutive items write consecutive columns.
-// SIMD style (on CPUs): one work-item factors the block, in vectors of V numbers. In each row the first vector is the
+// Compute the Cholesky factor U of a block S (b, b) on the diagonal of a symmetric matrix C, with U^T U = S.
+// in, out: C        S[i][j] = C[at + i * ld + j] for j >= i. ``at`` is the index of S[0][0], and ld the length of a row
+//                   of C. U replaces S. Afterwards the numbers of the block below its diagonal have no meaning.
+// in, out: failed   failed[0] is 0, or the number, counted from 1, of the row of C at which a factorization failed
+// For k = 0, 1, ..., b - 1, row k is divided by the square root of its diagonal entry S[k][k]. Then the outer product
+// of row k with itself is subtracted from the rows below it.
+// If S[k][k] is not positive and finite, the kernel sets failed[0] to 1 + first + k and stops. ``first`` is the number
+// of the block's first row in C. If failed[0] is not 0 at the start, an earlier block has failed, and the kernel does
+// nothing.
+// Work-items: one work-group. Its items share the entries of the rows below row k, and consecutive items write
+// consecutive columns.
+// SIMD style (on CPUs): one work-item, which computes with vectors of V numbers. In each row the first vector is the
 // one that contains the diagonal entry.
-// The kernel stops at the first pivot S[i][i] that is not positive and finite, and sets failed[0] to 1 + first + i.
-// ``first`` is the number of the block's first row in C. If failed[0] is not 0 at the start, because an earlier block
-// failed, the kernel does nothing.
 kernel OF_GROUP void factor(global real *C, const long at, const long ld, const int b, const int first,
                    global int *restrict failed) {
   global real *S = C + at;

@@ -1,12 +1,12 @@
-// Pack n vectors of d numbers into blocks of V vectors, whose numbers are interleaved. Kernels that multiply matrices
-// read this form.
-// in:  M    a matrix. Number k of vector i is M[from + i * stride + k * step]. If step is 1, the vectors are rows of M.
-//           If stride is 1, they are columns.
-// out: to   blocks with memory for ``length`` numbers of each vector. The d numbers are written from number to0 on:
-//             to[((i / V) * length + to0 + k) * V + i % V] = number k of vector i,   with the integer division i / V
-// The last block is filled up with vectors of zeros. With ``triangle`` set, the numbers k < i of vector i become 0 too.
-// Work-items: the global size is (S, blocks). The S items of a block divide its numbers among them, so that consecutive
-// items read consecutive numbers of M.
+// Pack n vectors m_i of d numbers into blocks of V vectors, whose numbers are interleaved. Kernels that multiply
+// matrices read this form.
+// in:  M    a matrix whose rows or columns are the vectors:   m_i[k] = M[from + i * stride + k * step]
+//           Rows have step = 1, and columns have stride = 1.
+// out: to   V vectors with ``length`` numbers each in every block. m_i becomes the numbers to0 .. to0 + d - 1 of vector
+//           i. With the integer division i / V,
+//             to[((i / V) * length + to0 + k) * V + i % V] = m_i[k]
+// The last block is filled up with vectors of zeros. With ``triangle`` set, 0 replaces m_i[k] for k < i.
+// Work-items: S for each block, which share its numbers so that consecutive items read consecutive numbers of M.
 // SIMD style (on CPUs): S is 1, and the item reads and writes V numbers at a time. If step is 1, it transposes V x V
 // numbers in registers.
 kernel OF_ITEMS(64) void pack(global const real *restrict M, const long from, const long stride, const long step, const int n,

@@ -1,12 +1,13 @@
-// Solve U^T x = c by forward substitution, for an upper triangular U (b, b) and for each column c of a block of C:
+// Solve U^T x = c by forward substitution, for an upper triangular matrix U (b, b) and many columns c:
 //   x_u = (c_u - sum_{l < u} U[l][u] * x_l) / U[u][u],   u = 0 .. b - 1
 // in:      values   U[l][u] = values[at + l * down + u * right]
-// in, out: C        a matrix with ld numbers in each row. For column i, c_u = C[(k0 + u) * ld + i]. x_u replaces c_u.
-// out:     X        a copy of x in lane groups of V columns, whose numbers are interleaved. A column has ``length``
-//                   numbers. With the integer division i / V, column i gets
-//                     X[((i / V) * length + k0 + u) * V + i % V] = x_u
-// Work-items: an item solves one column, or V columns in SIMD style. The first item has column group0 * V. An item
-// computes ROWS unknowns at a time. It reads only unknowns that it wrote itself. All items read the same numbers of U.
+// in, out: C        a matrix with ld numbers in each row. Its rows k0 .. k0 + b - 1 hold the columns c. In column i of
+//                   C, c_u = C[(k0 + u) * ld + i]. x_u replaces c_u.
+// out:     X        a copy of the results in blocks of V columns, whose numbers are interleaved. A column has memory
+//                   for ``length`` numbers. With the integer division i / V, x_u of column i is copied to
+//                     X[((i / V) * length + k0 + u) * V + i % V]
+// Work-items: an item solves one column, or V columns in SIMD style (on CPUs). Item 0 has column group0 * V. An item
+// computes ROWS unknowns at a time, and reads only unknowns that it wrote itself. All items read the same numbers of U.
 #define ROWS 8
 #ifdef SIMD
 #define LANES V

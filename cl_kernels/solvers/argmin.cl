@@ -1,17 +1,17 @@
 // Find the smallest value of a work-group and its index. If several items have this value, the smallest index is taken.
-//   NAME(value, index, values, indices)                         each work-item has a ``value`` with an ``index``
-//   NAME_2(value, index, other, other_index, values, indices)   each work-item has two values, ``value`` and ``other``;
-//     the smallest of each is found separately
-// The result replaces ``value`` and ``index`` in every item. NAME is wide_argmin or real_argmin, for values of the type
-// wide or real (common.cl). DEFINE_ARGMIN defines both functions for one type.
-// The buffers ``values`` and ``indices`` in local memory have WG + RADIX entries each, for NAME_2 twice as many. WG is
-// the number of work-items of the group, and RADIX = 16.
-// A group of more than RADIX items works in two stages:
-//   1. Each item writes its value to one of the entries 0 .. WG - 1. After a barrier, RADIX items reduce WG / RADIX of
-//      these entries each, and write the results to the entries WG .. WG + RADIX - 1.
-//   2. After a second barrier, every item reduces these RADIX results.
-// No barrier follows. The next call first writes the entries 0 .. WG - 1, which stage 2 does not read.
-// A group of at most RADIX items has no stage 1. Every item reduces the WG values, and a barrier follows.
+// DEFINE_ARGMIN(NAME, ...) defines two functions for one type. NAME is wide_argmin or real_argmin, for the types wide
+// and real (common.cl):
+//   NAME(value, index, values, indices)                         each work-item passes a ``value`` with an ``index``,
+//     and gets the smallest value and its index in their place
+//   NAME_2(value, index, other, other_index, values, indices)   each work-item passes two values, ``value`` and
+//     ``other``. The smallest of each is found separately.
+// ``values`` and ``indices`` are local memory of ENTRIES_EACH entries, for NAME_2 of twice as many.
+// A group has WG work-items. If WG > RADIX = 16, it works in two stages:
+//   1. RADIX items each find the smallest of WG / RADIX values.
+//   2. Every item finds the smallest of these RADIX results.
+// No barrier is needed after stage 2. The next call first writes the entries that stage 1 reads. Slower items may then
+// still be in stage 2, which reads other entries.
+// If WG <= RADIX, every item finds the smallest of the WG values, and a barrier follows.
 #define RADIX 16
 #if WG > RADIX
 #define LEAVES RADIX

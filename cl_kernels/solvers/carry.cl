@@ -7,12 +7,10 @@
 //   3. mirror fills in the lower left quarter, and the lower right quarter above its diagonal, by symmetry:
 //        Q[k][v] = Q[v][k] for k >= reused and (v < reused or v > k)
 // If no rows stay, step 1 is left out and reused is 0. Step 3 then fills in all of Q above its diagonal.
-// Work-items: in SIMD style (on CPUs), an item of carry copies SIDE rows, and an item of mirror a block of SIDE x SIDE
-// values. It reads the whole block before it writes, since rows of Q can evict each other from the cache. In work-group
-// style, SIDE x SIDE items copy a block. mirror transposes the block in local memory, so that consecutive items read
-// and write consecutive addresses.
-// Launches: carry has the global size (reused, reused), and mirror (W, W - reused). In SIMD style, carry has the size
-// (1, reused / SIDE), and mirror (W / SIDE, (W - reused) / SIDE).
+// Work-items in SIMD style (on CPUs): an item of carry copies SIDE rows. An item of mirror reads a block of SIDE x SIDE
+// values, and then writes them. If reads and writes alternated, rows of Q could evict each other from the cache.
+// Work-group style: each work-group copies a block of SIDE x SIDE values. mirror transposes the block in local memory,
+// so that consecutive items read and write consecutive addresses.
 #define SIDE 16
 
 #ifdef SIMD

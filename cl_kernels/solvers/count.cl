@@ -1,49 +1,56 @@
 // Choose rows for a working set: on each of two sides, the ``quota`` rows that violate the optimality conditions most.
 // Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. With NO_BIAS
 // all rows are on side 0. Rows that are already in the working set (in_set[row] = 1) are on no side.
-// Each side has a histogram of violations with BINS bins. A bin is a range of violations. Bins with lower numbers have
-// larger violations. From bin 1 on, 128 bins span a factor of 2. Bin 0 is reserved for two rows, which extremes.cl has
-// found. One has the smallest gradient of rows whose coefficient can rise, the other the largest gradient of rows whose
+// Each side has a histogram with BINS bins. A bin is a range of violations, and bins with lower numbers have larger
+// violations. From bin 1 on, 128 bins span a factor of 2. Bin 0 is only for two rows, so that they are chosen first: the
+// row with the smallest gradient of rows whose coefficient can rise, and the row with the largest gradient of rows whose
 // coefficient can fall.
-// Rows are chosen in the order of the bins until a side has ``quota`` rows. The bin of the side's last chosen row is
-// called its last bin. All rows in earlier bins are chosen, but perhaps only some of the rows in the last bin. If a
-// side has fewer than ``quota`` rows, all its rows are chosen, and the number BINS stands for its last bin.
-// Four kernels run in this order, after extremes.cl. Chunk c is the rows c * chunk .. (c + 1) * chunk - 1:
-//   histogram  counts[c][side][bin] = number of rows of chunk c in the bin
-//              totals[side][bin] = sum of counts[c][side][bin] over the chunks c
-//   threshold  ends[side][0] = the side's last bin
-//              ends[side][1] = number of rows to choose from the last bin
-//   share      shares[side][0][c] = number of rows of chunk c in bins before the last one
-//              shares[side][1][c] = number of rows of chunk c in the last bin
-//   collect    writes the numbers of the chosen rows to the working set. The sums of ``shares`` over the chunks before
-//              c tell where chunk c begins to write.
-// Work-items: work-group c takes chunk c, and consecutive items read consecutive rows. threshold has one work-group. If
-// a work-group is a single item, threshold computes ``shares`` too, and sums ``counts`` instead of reading ``totals``.
+// Rows are chosen bin by bin, from bin 0 on, until a side has ``quota`` rows. The bin where this happens is the side's
+// last bin, of which perhaps only some rows are chosen. If a side has fewer than ``quota`` rows, all are chosen, and
+// its last bin is said to be BINS.
+// Chunk c is the rows c * chunk .. (c + 1) * chunk - 1. The kernels use these arrays:
+//   counts[c][side][bin]   number of rows of chunk c in a bin
+//   totals[side][bin]      number of rows of all chunks in a bin
+//   ends[side][0]          the side's last bin
+//   ends[side][1]          number of rows to choose from the last bin
+//   shares[side][0][c]     number of rows of chunk c in bins before the last one
+//   shares[side][1][c]     number of rows of chunk c in the last bin
+// Four kernels run in this order, after extremes.cl has found the extreme gradients:
+//   histogram   computes counts and totals
+//   threshold   computes ends from totals
+//   share       computes shares from counts and ends
+//   collect     writes the chosen rows to the working set. The sums of shares over the chunks before c tell where the
+//     rows of chunk c are written.
+// Work-items: threshold has one work-group. In the other kernels, work-group c takes chunk c, and consecutive items
+// read consecutive rows. If a work-group has a single item (on CPUs), totals are not computed. threshold then computes
+// ends from counts, and also computes shares.
 #ifndef BINS
 #define BINS 2048  // bins of a side, a multiple of WG
 #endif
 
-// Select the entry of array e for a row with the lower bound lo. If rows are in two groups, entry 1 is for rows with
-// lo < 0, and entry 0 for the others. Otherwise e has only entry 0. Constant indices keep the array in registers.
+// Select the entry of array e for a row with the lower bound lo. Constant indices keep the array in registers.
+// nu-SVC and nu-SVR have two groups of rows (GROUPS = 2). Entry 1 is for the rows with lo < 0, whose coefficients are
+// at most 0, and entry 0 for the other rows. Other problems have only entry 0.
 #define MINE(e, lo) (GROUPS == 2 && wide_less(lo, wide_of(0)) ? (e)[GROUPS - 1] : (e)[0])
 
-// Return side * BINS + bin, the place of row i in two histograms of violations of the optimality conditions. Return -1
-// if the row has no violation.
-// side is 0 if the coefficient of row i should rise, and 1 if it should fall. bin is the number of a range of
-// violations. Ranges of larger violations have smaller numbers.
-// in: fi, bi    gradient and coefficient of row i
-// in: up, low   whether the coefficient can rise, and whether it can fall
-// in: e         e.m is the smallest gradient of rows whose coefficient can rise, and belongs to row e.im.
-//               e.M is the largest gradient of rows whose coefficient can fall, and belongs to row e.iM.
-// in: scale     1 / (largest violation of any row)
-// If ``up`` is true, row i has the violation e.M - fi on side 0. If ``low`` is true, it has the violation fi - e.m on
-// side 1. The larger violation v and its side are taken.
-// NO_BIAS: the side is always 0. v is -fi if ``up`` is true and fi < 0. Otherwise v is fi if ``low`` is true, else 0.
-// epsilon-SVR: the dual objective has a kink at bi = 0. The formulas for ``up`` take the derivative to the right of bi
-// in place of fi. The formulas for ``low`` take the derivative to the left of bi in place of fi.
-// The rows e.im and e.iM get bin 0. Other rows get bin = 1 + min(depth, BINS - 2). depth is
-//   (bits of the float 1 - bits of the float v * scale) / 2^16
-// The bits are read as integers, so that depth increases by 128 if v is halved.
+// Return side * BINS + bin for row i: its side, and its bin in the side's histogram of violations of the optimality
+// conditions. Return -1 if the row has no violation.
+// side is 0 if the coefficient of row i should rise, and 1 if it should fall. A bin is a range of violations, and bins
+// with smaller numbers have larger violations.
+// in: fi, bi      gradient and coefficient of row i
+// in: up, low     whether the coefficient can rise, and whether it can fall
+// in: e.m, e.im   smallest gradient of all rows whose coefficient can rise, and the row that has it
+// in: e.M, e.iM   largest gradient of all rows whose coefficient can fall, and the row that has it
+// in: scale       1 / (largest violation of any row)
+// The violation v of row i is the larger of two numbers, and side says which:
+//   side 0:  e.M - fi, if ``up`` is true
+//   side 1:  fi - e.m, if ``low`` is true
+// NO_BIAS: side is always 0. If ``up`` is true and fi < 0, v is -fi. Otherwise v is fi if ``low`` is true, else 0.
+// epsilon-SVR: the dual objective has the term epsilon * |bi|, so its derivative jumps at bi = 0. In the formulas for
+// ``up``, the derivative to the right of bi replaces fi. In the formulas for ``low``, the derivative to the left does.
+// bin is 0 for the rows e.im and e.iM. For all other rows,
+//   bin = 1 + min(depth, BINS - 2),   depth = (bits(1) - bits(v * scale)) / 2^16   (integer division)
+// bits(a) are the bits of the float a, read as an integer. If v is halved, depth increases by 128.
 inline int bin_of(const int i, const wide fi, const wide bi, const wide epsilon, const bool up, const bool low,
                   const Extremes e, const float scale) {
   const wide right = right_of(fi, bi, epsilon), left = left_of(fi, bi, epsilon);
@@ -71,17 +78,17 @@ inline float violation_of(const Extremes e) {
   return isfinite(violation) ? violation : 0.0f;  // 0 if no row can rise or none can fall: an extreme is infinite
 }
 
-// Find the extreme gradients of each group g of rows. Return the factor by which the function bin_of multiplies
-// violations: 1 / (the largest violation of a group), or 0 if no row violates the optimality conditions.
+// Find the extreme gradients of each group g of rows. Return 1 / (the largest violation of a group), or 0 if no row
+// violates the optimality conditions.
 // nu-SVC and nu-SVR have two groups of rows, and the sum of the coefficients in each group is fixed. In other problems
 // all rows are one group.
 // in:  numbers, places    the extreme gradients of each chunk of rows and their rows (extremes.cl)
 // out: e[g].m, e[g].im    the smallest gradient of rows whose coefficient can rise, and its row
 // out: e[g].M, e[g].iM    the largest gradient of rows whose coefficient can fall, and its row
 // The violation of a group is M - m, or with NO_BIAS the larger of M and -m.
-// The rows im and iM are chosen for the working set before all others. Only the group with the larger violation needs
-// them, because an SMO iteration changes two rows of one group. In the other group, im and iM get INT_MAX, a number
-// that no row has.
+// The rows im and iM are chosen for the working set before all others. An SMO iteration changes two rows of one group,
+// so only the group with the larger violation has such rows. In the other group, im and iM are INT_MAX, which is not
+// the number of any row.
 INLINED float read_extremes(Extremes *e, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   float violation = 0;

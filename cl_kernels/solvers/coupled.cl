@@ -6,9 +6,9 @@
 //   M[i] = largest f[p][i] over all p with b[p][i] > lo[p][i]
 //   m[i] = smallest f[p][i] over all p with b[p][i] < hi[p][i]
 // Two kernels:
-//   row_violations   computes view[i] = -v[i]. count.cl chooses working sets, and gets ``view`` as the gradient of a
-//     problem without bias. In that problem all coefficients can rise and none can fall. So the violation of row i is
-//     -view[i] = v[i], and count.cl chooses the rows with the largest v[i].
+//   row_violations   computes view[i] = -v[i]. The kernels of count.cl, which choose the rows of working sets, take
+//     view[i] for the gradient of row i in a problem without a bias. In that problem all coefficients can rise and none
+//     can fall. The violation of row i is then minus its gradient, so the rows with the largest v[i] are chosen.
 //   coupled   computes three sums over each chunk of rows, from which the host gets the objectives:
 //     sum b * (f - q),   sum b * q,   loss = sum_i hi[y][i] * (max_p f[p][i] - f[y][i])   (GTSVM, equation 3)
 //     The first two sums are over p and i. y is the class of row i, the only problem p with hi[p][i] > 0.
