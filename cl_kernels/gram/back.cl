@@ -183,9 +183,8 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 #endif
 
 // Compute t[q][i] = sum_u v[q][u] * K[u][i] for the outputs q = p .. p + outputs - 1, and for the LINE rows i of a
-// work-group. v are coefficients, and K[u][i] is the kernel value of row u of U and row i of X.
-// Each row i has WG / LINE work-items, and each of them sums over a share begin .. end - 1 of the rows u. Then the sums
-// of these work-items are added.
+// work-group of WG items. v are coefficients, and K[u][i] is the kernel value of row u of U and row i of X.
+// WG / LINE items share a row i. Each of them sums over its own rows u = begin .. end - 1. Then their sums are added.
 #define FORWARD(outputs)                                                                                             \
   {                                                                                                                  \
     wide total[outputs];                                                                                             \

@@ -1,6 +1,6 @@
 // Put rows that have similar nonzero columns into clusters, greedily in one pass over the rows.
-// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011). A row joins the cluster of least cost. The paper says
-// ``max`` there, by misprint.
+// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011). A row joins the cluster of least cost. By misprint, the
+// paper says ``max`` there instead of ``min``.
 // A row's pattern is the set of its nonzero columns, as bits in words of 32 bits. Bit j of word w stands for column
 // 32 * w + j.
 //   pattern_dense, pattern_csr   compute the patterns of rows
@@ -43,8 +43,8 @@ kernel EXPLICIT void pattern_csr(const int words, global const long *restrict in
 }
 
 // Define where the data of unfilled clusters are stored. Rows can still be added to these clusters. Each of them has a
-// slot s. There are k slots, and k is a multiple of LANES = 16. A cluster has a bit set of columns: bit j of word w is 1
-// if any row of the cluster has a nonzero in column 32 * w + j.
+// slot s. There are k slots, and k is a multiple of LANES = 16.
+// A cluster has a bit set of columns: bit j of word w is 1 if any of its rows has a nonzero in column 32 * w + j.
 // The array ``unions`` holds the bit sets:
 //   WORD(s, w)   index in ``unions`` of word w of the bit set in slot s. The words of LANES consecutive slots are
 //     interleaved.

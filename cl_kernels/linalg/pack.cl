@@ -2,8 +2,8 @@
 // matrices read this form.
 // in:  M    a matrix whose rows or columns are the vectors:   m_i[k] = M[from + i * stride + k * step]
 //           Rows have step = 1, and columns have stride = 1.
-// out: to   V vectors with ``length`` numbers each in every block. m_i becomes the numbers to0 .. to0 + d - 1 of vector
-//           i. With the integer division i / V,
+// out: to   blocks with memory for V vectors of ``length`` numbers. m_i is written to the numbers to0 .. to0 + d - 1 of
+//           vector i. With the integer division i / V,
 //             to[((i / V) * length + to0 + k) * V + i % V] = m_i[k]
 // The last block is filled up with vectors of zeros. With ``triangle`` set, 0 replaces m_i[k] for k < i.
 // Work-items: S for each block, which share its numbers so that consecutive items read consecutive numbers of M.

@@ -2,8 +2,8 @@
 // Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. With NO_BIAS
 // all rows are on side 0. Rows that are already in the working set (in_set[row] = 1) are on no side.
 // Each side has a histogram with BINS bins. A bin is a range of violations, and bins with lower numbers have larger
-// violations. From bin 1 on, 128 bins span a factor of 2. Bin 0 is only for two rows, so that they are chosen first: the
-// row with the smallest gradient of rows whose coefficient can rise, and the row with the largest gradient of rows whose
+// violations. From bin 1 on, 128 bins span a factor of 2. Bin 0 is only for two rows, which are chosen first. One of
+// them has the smallest gradient of rows whose coefficient can rise. The other has the largest gradient of rows whose
 // coefficient can fall.
 // Rows are chosen bin by bin, from bin 0 on, until a side has ``quota`` rows. The bin where this happens is the side's
 // last bin, of which perhaps only some rows are chosen. If a side has fewer than ``quota`` rows, all are chosen, and

@@ -6,7 +6,7 @@
 // in:      Q       (W, W), the kernel values among the rows of ws
 // in:      f, hi   (problems, n), the gradients and upper bounds of all n rows
 // in, out: b       (problems, n), the coefficients of all n rows
-// out:     delta   (problems, W), the changes of the coefficients by the solve. During the solve it holds B below.
+// out:     delta   (problems, W), the changes of the coefficients by the solve. Until its end, B is stored here.
 // Memory during the solve, with k = 0 .. W - 1 for the rows of ws. F, U and D are in ``state``:
 //   B[p][k]   the coefficient of row k in problem p
 //   F[p][k]   its gradient, minus a number that is the same in all problems: the mean of row k's smallest and largest
