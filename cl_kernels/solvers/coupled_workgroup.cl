@@ -1,28 +1,34 @@
 // Solve the multiclass SVM of Crammer and Singer over a working set ws of W rows, with the coefficients of all other
 // rows fixed. Each class has one problem p. A row's coefficients have the sum 0 over all problems (coupled.cl).
-// Each SMO iteration takes the row i with the largest violation, and finds its best coefficients in all problems
-// (row_threshold.cl).
-// in:      ws      W row numbers. -1 stands for no row.
-// in:      Q       (W, W), the kernel values among the rows of ws
-// in:      f, hi   (problems, n), the gradients and upper bounds of all n rows
-// in, out: b       (problems, n), the coefficients of all n rows
-// out:     delta   (problems, W), the changes of the coefficients by the solve
-// Memory during the solve, with k = 0 .. W - 1 for the rows of ws. B is in ``delta``, the other arrays in ``state``:
-//   B[p][k] is the coefficient of row k in problem p
-//   F[p][k] is its gradient, minus the mean of row k's smallest and largest gradient at the start of the solve. The
-//     mean is the same in all problems, so that it does not change violations.
-//   U[p][k] is 0 if coefficient B[p][k] may rise. Otherwise it is infinity, which keeps F[p][k] out of a minimum.
-//   D[p] is the change of coefficient B[p][i] by the last iteration, which changed row i
-// Work-items: one work-group of WG items. Item l owns the rows l, l + WG, ... of the working set. Consecutive items
+// In:
+//   ws       (W,), row numbers among all n rows. -1 stands for no row.
+//   Q        (W, W), the kernel values among the rows of ws
+//   f, hi    (problems, n), the gradients and the upper bounds of the coefficients of all n rows
+// In and out:
+//   b           (problems, n), the coefficients of all n rows
+//   counters    counters[0] is the number of iterations of all solves so far
+// Out:
+//   delta    (problems, W), the changes of the coefficients by this solve
+// Four arrays are used during the solve, for problems p and rows k = 0 .. W - 1 of ws. ``state`` has memory for F, U
+// and D. ``delta`` holds B, until the changes replace it at the end.
+//   B[p][k]    the coefficient of row k in problem p
+//   F[p][k]    its gradient, minus a number that is the same in all problems: the mean of the smallest and the largest
+//              gradient of row k at the start of the solve. Violations do not change by this number.
+//   U[p][k]    0 if the coefficient can rise, else infinity
+//   D[p]       the change of coefficient B[p][i] in the last iteration, which changed row i
+// Work-items: one work-group of WG items. Item l takes the rows l, l + WG, ... of the working set. Consecutive items
 // read consecutive addresses.
-// An iteration is one pass over the problems and the W rows, and one reduction over the work-group. The pass computes
-// F[p][k] += D[p] * Q[i][k] and then the violation of each row k. The reduction finds the largest violation:
-//   max_p F[p][k] - min_p (F[p][k] + U[p][k])
-// The maximum includes coefficients at their lower bound. If the largest gradient belongs to one of them, all other
-// coefficients of the row are at their upper bounds, because the sum is 0. The minimum is then this same gradient, and
-// the violation is 0.
+// An SMO iteration has three steps:
+//   1. Add D[p] * Q[i][k] to each F[p][k]. Compute the violation of each row k:
+//        max_p F[p][k] - min_p (F[p][k] + U[p][k])
+//   2. Find the row i with the largest violation.
+//   3. Find the best coefficients of row i in all problems (row_threshold.cl).
+// The minimum is over the coefficients that can rise, because U is infinite for the others.
+// The maximum is over all coefficients, although a coefficient at its lower bound cannot fall. If such a coefficient
+// has the largest gradient, all others of the row are at their upper bounds, because the sum is 0. The minimum is then
+// the same gradient, so the violation is 0.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
-// also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
+// also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int problems, const int W, global const int *restrict ws, global real *restrict Q,
     global const wide *restrict f, global wide *restrict b, global const wide *restrict hi,

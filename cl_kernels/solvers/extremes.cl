@@ -1,20 +1,26 @@
-// Compute the optimality state of a dual problem: the extreme gradients, and sums from which the host gets the offset
-// of the decision function and the objectives. The host reads this state at each convergence check, and count.cl
-// chooses working sets from it.
-// b_i are signed coefficients with lo_i <= b_i <= hi_i, and f_i are the derivatives of the dual objective by b_i:
-//   up = {i : b_i < hi_i},   low = {i : b_i > lo_i},   m = min_up f,   M = max_low f
-// The violation of the problem is M - m. The violation of row i is M - f_i in up, and f_i - m in low. A row in both
-// sets has the larger of the two.
-// epsilon-SVR: the dual objective also has the term epsilon * |b_i| (common.cl). The formulas for up then take the
-// derivative to the right of b_i in place of f_i. The formulas for low take the derivative to the left of b_i.
-// NO_BIAS: the sum of b is free. The violation of row i is -f_i in up, and f_i in low. The violation of the problem is
-// the largest violation of a row.
-// SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed (nu-SVC,
-// nu-SVR). Each group has its own m, M and offset.
-// Two kernels compute numbers for each chunk of ``chunk`` rows (a multiple of 8), with a work-group for each chunk:
-//   extremes    computes m and M, the rows that have them, the number of free rows, and the sum of f over free rows. A
-//     row is free if it is in up and in low. The host computes the offset from these results.
-//   objective   computes sums from which the host gets the primal and the dual objective
+// Compute the extreme gradients of a dual problem, and sums from which the host gets the objectives and the offset of
+// the decision function. The host reads the results at each convergence check. count.cl chooses working sets by the
+// extremes.
+// Row i of n rows has the signed coefficient b_i with bounds lo_i <= b_i <= hi_i. f_i is the gradient, which is the
+// derivative of the dual objective by b_i. In epsilon-SVR the objective also has the term epsilon * |b_i|, which f_i
+// leaves out. With this term, the derivative to the right of b_i can differ from the derivative to the left
+// (common.cl).
+//   up = {i : b_i can rise, b_i < hi_i},   low = {i : b_i can fall, b_i > lo_i}
+//   m = smallest derivative to the right of b_i over up,   M = largest derivative to the left of b_i over low
+// The violation of the problem is M - m. A row is free if it is in up and in low, and its two derivatives are equal.
+// In:
+//   f, b, lo, hi    (n,), as above
+//   epsilon         epsilon of epsilon-SVR, and 0 for other tasks
+//   q, rho          only for the kernel ``objective``: the linear term (n,) of the dual objective, and the offset
+// Out, for each chunk of ``chunk`` rows:
+//   numbers    by the kernel ``extremes``: m, M, and the sum of the derivatives of free rows
+//   places     by the kernel ``extremes``: the row that has m, the row that has M, and the number of free rows
+//   sums       by the kernel ``objective``: three sums, from which the host gets the primal and the dual objective
+// Work-items: one work-group for each chunk. ``chunk`` is a multiple of 8.
+// SPLIT (nu-SVC, nu-SVR): rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is
+// fixed. Each group has its own m, M and offset.
+// NO_BIAS: the sum of b is free. A row in up has minus its derivative to the right as violation, and a row in low its
+// derivative to the left. The violation of the problem is the largest violation of a row.
 #define NUMBERS 4  // wide numbers of a chunk: m, M, sum of f over free rows, unused
 #define PLACES 4   // ints of a chunk: row of m, row of M, number of free rows, unused
 #ifdef SPLIT
@@ -25,7 +31,7 @@
 
 #if WG > 1
 // Return the sum of ``value`` over all items of a work-group, to every item. Values are doubles or pairs of floats.
-// First SEGMENTS items (1 or 16) each add the values of WG / SEGMENTS items. Then every item adds these SEGMENTS sums.
+// The first SEGMENTS items (1 or 16) each add WG / SEGMENTS of the values. Then every item adds these SEGMENTS sums.
 // ``values`` is local memory for WG + SEGMENTS numbers.
 INLINED wide group_sum(wide value, local wide *values) {
   const int lid = get_local_id(0);
@@ -71,15 +77,15 @@ typedef int which;
 #define NEG(a) wide_neg(a)
 #endif
 
-// Hold the results of a work-item for the rows that it has read. The item reads vectors of AT_ONCE consecutive rows.
-// Each member is a vector too: its lane k has the result for the rows that lane k has read.
+// Hold the results of one work-item for the rows that it has read. The item reads a vector of AT_ONCE consecutive rows
+// at a time, with one row in each lane. Each member is a vector too: its lane k has the result for the rows in lane k.
 // ``right`` and ``left`` are the derivatives of the dual objective to the right and to the left of a row's coefficient.
-//   m     the smallest ``right`` of rows whose coefficient can rise
-//   im    the first row of the vector in which m was found
-//   M     the smallest -``left`` of rows whose coefficient can fall. So -M is the largest ``left``.
-//   iM    the first row of the vector in which M was found
-//   free  the number of free rows, whose coefficients can rise and fall
-//   sum   the sum of the derivatives of the free rows
+//   m       the smallest ``right`` of rows whose coefficient can rise
+//   im      m was read from a vector of rows. im is the first row of this vector.
+//   M       the smallest -``left`` of rows whose coefficient can fall. So -M is the largest ``left``.
+//   iM      M was read from a vector of rows. iM is the first row of this vector.
+//   free    the number of free rows. The coefficient of a free row can rise and fall, and ``right`` equals ``left``.
+//   sum     the sum of ``right`` over the free rows
 typedef struct {
   some m, M, sum;
   which im, iM, free;
@@ -93,11 +99,13 @@ inline Partial no_rows(void) {
 #define RIGHT(f, b, epsilon) PICK(LESS(b, (some)wide_of(0)), ADD(f, NEG(epsilon)), ADD(f, epsilon))
 #define LEFT(f, b, epsilon) PICK(LESS((some)wide_of(0), b), ADD(f, epsilon), ADD(f, NEG(epsilon)))
 
-// Update ``s`` with the AT_ONCE rows i, i + 1, ... ``s`` has the extremes of the derivatives in all rows that this
-// work-item has read.
-// right and left are the derivatives of the dual objective to the right and to the left of each row's coefficient. up
-// and low say which coefficients can rise and which can fall.
-// A row counts as free if its coefficient can rise and fall, and both derivatives are equal.
+// Add the AT_ONCE rows i, i + 1, ... to ``s``, the results of a work-item for the rows that it has read (type Partial).
+// In:
+//   right, left    the derivatives of the dual objective to the right and to the left of each row's coefficient
+//   up, low        whether each row's coefficient can rise, and whether it can fall
+// In and out:
+//   s    extremes of the derivatives, and the number and sum of free rows. The coefficient of a free row can rise and
+//        fall, and its two derivatives are equal.
 inline void add_rows(Partial *s, const int i, const some right, const some left, const which up, const which low) {
   const some a = PICK(up, right, (some)WIDE_MAX), c = PICK(low, NEG(left), (some)WIDE_MAX);
   const which first = LESS(a, s->m), second = LESS(c, s->M), both = up && low && !LESS(left, right);
@@ -106,10 +114,13 @@ inline void add_rows(Partial *s, const int i, const some right, const some left,
   s->sum = ADD(s->sum, PICK(both, right, (some)wide_of(0))), s->free += ONE_EACH(both);
 }
 
-// Set *value to the smallest value in the lanes of v, and *index to its row. If several lanes have this value, *index
-// is the smallest of their rows.
-// v[k] is the smallest value that lane k has read. Lane k reads row k of each vector of rows. i[k] is the first row of
-// the vector from which v[k] was read, so v[k] belongs to row i[k] + k.
+// Find the smallest of the values v[k] of AT_ONCE lanes, and its row. If several lanes have this value, find the first
+// of their rows.
+// In:
+//   v    v[k] is the smallest value that lane k has read
+//   i    i[k] is the first row of the vector of rows from which v[k] was read. So v[k] belongs to row i[k] + k.
+// Out:
+//   *value, *index    the smallest value, and its row
 inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #if AT_ONCE == 1
   *value = v, *index = i;
@@ -125,12 +136,16 @@ inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #endif
 }
 
-// Reduce the results ``s`` of a work-group's items, which have read one chunk of rows, and write the reduced results.
-// The results are for the rows of group g. nu-SVC and nu-SVR have two groups of rows, and the sum of the coefficients
-// in each group is fixed. In other problems, all rows are in group 0.
-// out: numbers   the smallest derivative m of rows whose coefficient can rise, the largest derivative M of rows whose
-//                coefficient can fall, and the sum of the derivatives of free rows, which can rise and fall
-// out: places    the row of m, the row of M, and the number of free rows
+// Reduce the results of all items of a work-group, for the chunk of rows that they have read. Write the reduced
+// results.
+// In:
+//   s    the results of this item (type Partial) for the rows of group g. The rows of nu-SVC and nu-SVR are in two
+//        groups, each with its own fixed sum of coefficients. In other problems, all rows are in group 0.
+// Out, for this chunk and group:
+//   numbers    m, M, and the sum of the derivatives of free rows. m is the smallest derivative of rows whose
+//              coefficient can rise. M is the largest derivative of rows whose coefficient can fall. The coefficient of
+//              a free row can rise and fall, and its derivatives to the right and to the left are equal.
+//   places     the row that has m, the row that has M, and the number of free rows
 // ``values`` and ``indices`` are local memory.
 inline void __attribute__((always_inline)) write_partial(const Partial s, const int g, local wide *values, local int *indices,
                                                 global wide *numbers, global int *places) {
@@ -187,10 +202,16 @@ typedef struct {
   int im, iM;
 } Extremes;
 
-// Find the extreme gradients m and M of all rows of group g, from the extremes of each of ``pieces`` chunks of rows. m
-// is the smallest gradient of rows whose coefficient can rise, and M the largest of rows whose coefficient can fall.
-// The items of a work-group divide the chunks among them, and all get the result in *found. ``values`` and ``indices``
-// are local memory for reductions (argmin.cl).
+// Find the extreme gradients m and M of a group of rows, and the rows that have them. m is the smallest gradient of
+// rows whose coefficient can rise. M is the largest gradient of rows whose coefficient can fall.
+// In:
+//   g                  number of the group. The rows of nu-SVC and nu-SVR are in two groups, 0 and 1. In other
+//                      problems, all rows are in group 0.
+//   numbers, places    m and M of each of ``pieces`` chunks of rows, and their rows, as the kernel ``extremes`` wrote
+//                      them
+// Out:
+//   *found    the result, which every item of the work-group gets
+// Work-items: the items of a work-group divide the chunks among them. ``values`` and ``indices`` are local memory.
 INLINED void combine(Extremes *found, const int pieces, const int g, global const wide *numbers,
                      global const int *places, local wide *values, local int *indices) {
   Extremes e = {WIDE_MAX, wide_neg(WIDE_MAX), INT_MAX, INT_MAX};
@@ -206,13 +227,19 @@ INLINED void combine(Extremes *found, const int pieces, const int g, global cons
   *found = e;
 }
 
-// Compute three sums over each chunk of rows, from which the host computes the objectives. b are the coefficients with
-// bounds lo and hi, q is the linear term of the dual, f = K b + q are its gradients, and rho is the offset. epsilon is
-// that of epsilon-SVR, and 0 for other tasks.
-//   quadratic = sum b * (f - q),   linear = sum (b * q + epsilon * |b|)
-//   loss = sum max(lo * (rho - f + epsilon), hi * (rho - f - epsilon), 0)
-// The objectives are as follows. If sum b = 0, they are equations 1 and 2 of Cotter et al. 2011.
+// Compute three sums over each chunk of rows, from which the host gets the objectives.
+// In:
+//   b, lo, hi    (n,), the signed coefficients and their bounds
+//   q, f         (n,), the linear term of the dual objective, and its gradient f = K b + q
+//   epsilon      epsilon of epsilon-SVR, and 0 for other tasks
+//   rho          the offset of the decision function. With SPLIT, rows with lo < 0 have a second offset, rho[1].
+// Out:
+//   sums    (chunks, 3):
+//     quadratic = sum b * (f - q),   linear = sum (b * q + epsilon * |b|)
+//     loss = sum max(lo * (rho - f + epsilon), hi * (rho - f - epsilon), 0)
+// With the sums over all rows, the objectives are
 //   dual = -(quadratic / 2 + linear),   primal = quadratic / 2 + loss - rho * sum b
+// If sum b = 0, they are those of equations 1 and 2 of Cotter et al. 2011.
 kernel OF_GROUP void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi,
                       global const wide *restrict epsilon, global const wide *restrict q, global const wide *restrict rho,

@@ -26,9 +26,11 @@ typedef CAT(REAL, DW) rvec;
   }
 
 // Return the first index of ``value`` in an array. ``value`` is the minimum or the maximum of the array.
-// The array was read in vectors of DW values, so that lane z of vector k was entry k * DW + z of the array. v[z] is the
-// minimum or maximum over lane z of all vectors, and at[z] is the index k of the first vector that had it.
-// ``lanes`` is (0, 1, 2, ...).
+// The array was read in vectors of DW values: lane z of vector k is entry k * DW + z of the array.
+// In:
+//   v        v[z] is the minimum or the maximum of lane z over all vectors
+//   at       at[z] is the number k of the first vector whose lane z has the value v[z]
+//   lanes    lanes[z] = z
 inline int first_index(const rvec v, const real value, const ivec at, const ivec lanes) {
   const ivec index = select((ivec)(INT_MAX), at * DW + lanes, isequal(v, (rvec)value));
   INDEX_TYPE least;

@@ -1,10 +1,14 @@
-// Compute the gradient f[p] of the dual objective for each of several small problems p:
+// Compute the gradient f[p] of the dual objective for each of several small problems p with W rows:
 //   f[p][i] = q[p][i] + sum_k b[p][k] * Q[p][k][i]
-// b[p] are the coefficients of problem p, q[p] is the linear term of its dual objective, and Q[p] its W x W kernel
-// matrix. Rows k of Q[p] with b[p][k] = 0 are skipped.
+// In:
+//   Q    (problems, W, W), the kernel matrix of each problem
+//   b    (problems, W), the coefficients. Terms with b[p][k] = 0 are skipped.
+//   q    (problems, W), the linear terms of the dual objectives
+// Out:
+//   f    (problems, W), the gradients
 // Work-items: get_global_id(1) is the problem p. In SIMD style (on CPUs), an item computes VECTORS vectors of
-// consecutive numbers f[p][i], in registers. In work-group style an item computes one f[p][i], and consecutive items
-// read consecutive addresses.
+// consecutive numbers f[p][i], in registers. In work-group style (on GPUs), an item computes one number f[p][i], and
+// consecutive items read consecutive addresses.
 #define VECTORS 4
 kernel EXPLICIT void respond(const int W, global const real *restrict Q, global const wide *restrict b,
                     global const wide *restrict q, global wide *restrict f) {

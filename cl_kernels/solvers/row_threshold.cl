@@ -1,15 +1,17 @@
-// Find the best coefficients b_p of one row i in all problems p of a multiclass SVM, with all other rows fixed. The
-// problems are coupled: the row's coefficients have the sum 0 over all problems (coupled.cl).
-// k = K_ii is the curvature, f_p are the gradients, hi_p the upper bounds, and d_p the changes of the coefficients:
+// Find the changes d_p of one row's coefficients that minimise a multiclass SVM's dual objective, with all other rows
+// fixed. The row has one coefficient b_p in each problem p. Its coefficients have the sum 0 over all problems
+// (coupled.cl).
+// f_p is the gradient by b_p, hi_p is the upper bound of b_p, and k is the kernel value of the row with itself:
 //   minimise sum_p (1/2 * k * d_p^2 + f_p * d_p),   b_p + d_p <= hi_p,   sum_p d_p = 0
-// The lower bounds b_p + d_p >= lo_p follow from these constraints.
+// The lower bounds lo_p <= b_p + d_p follow from these constraints.
 // With s_p = hi_p - b_p - d_p and z_p = hi_p - b_p + f_p / k, the solution is s_p = max(0, z_p - t) for a threshold t.
 // So the vector s is the projection of z on the simplex {s >= 0, sum s = sum (hi - b)} (Crammer and Singer 2002,
 // section 5).
-// The threshold t solves sum_p max(0, z_p - t) = sum_p (hi_p - b_p). It is found by iteration (Michelot 1986):
-//   P = {p : z_p > t},   next t = (sum_{p in P} z_p - sum_p (hi_p - b_p)) / |P|,   with all p in the first P
-// Rounding: with a tiny curvature, f_p / k is so large that hi_p - b_p is rounded away. So f_p - max_p f_p replaces
-// f_p. This changes all z_p and t by the same number, and leaves the solution unchanged.
+// The threshold t solves sum_p max(0, z_p - t) = sum_p (hi_p - b_p). It is found by iteration (Michelot 1986), which
+// begins with all p in the set P:
+//   t = (sum_{p in P} z_p - sum_p (hi_p - b_p)) / |P|,   next P = {p : z_p > t}
+// Rounding: with a tiny k, f_p / k is so large that hi_p - b_p is rounded away. So f_p - max_p f_p replaces f_p. This
+// changes all z_p and t by the same number, and leaves the solution unchanged.
 // Work-items: each work-item that calls row_threshold computes the whole row by itself.
 #define TAU 1e-12f  // smallest curvature of a row
 #define SLACK(p) wide_sub(hi[(size_t)(p) * n + row], B[(size_t)(p) * W + i])                  // hi_p - b_p

@@ -1,24 +1,31 @@
-// List the rows of a working set whose coefficients were changed by a solve, as hits and misses of the row cache, which
-// stores rows of the kernel matrix. Other kernels then update the gradients by the listed rows. After listing, make
-// space in the working set for new rows.
-// in:      delta     (problems, W), the changes of the coefficients. ``problems`` is the number of classes in the
-//                    multiclass SVM of Crammer and Singer, else 1. A row is listed if any of its coefficients changed.
-// in:      all       if 1, the kernel runs before the solve. It lists all rows of the working set, with changes of 0.
-// in, out: slot_of   slot_of[row] is the row's slot in the cache, or -1
-// in, out: owner     owner[slot] is the row in the slot, or -1
-// out:     hits      the listed rows with slot_of[row] >= 0. hits[0] is their number, hit_slot their slots, and hit_D
-//                    (problems, stride) the changes of their coefficients.
-// out:     misses    the listed rows with slot_of[row] < 0, which have to be computed. misses[0] is their number,
-//                    miss_row their row numbers, and miss_slot the slots to store them in. miss_D (problems, stride)
-//                    has the changes of their coefficients.
-// in, out: ws        W row numbers, or -1 for no row. The first ``used`` entries are in use. The last ``stay`` of them
-//                    move to the beginning of ws, and all other entries become -1.
-// in, out: in_set    in_set[row] says whether a row is in the working set
-// in, out: counters  counters[1] is the number of rows computed so far, and counters[2] the number of slots filled so
-//                    far. counters[3] counts how often a row entered a working set and its coefficients did not change.
+// List the rows of a working set whose coefficients a solve has changed. Other kernels then update the gradients by the
+// rows of the kernel matrix that belong to the listed rows. Last, make space in the working set for new rows.
+// Rows of the kernel matrix are stored in the row cache. A listed row is a hit if the cache has its row of the kernel
+// matrix. Otherwise it is a miss, and its row of the kernel matrix has to be computed.
+// In:
+//   delta    (problems, W), the changes of the coefficients. ``problems`` is the number of classes in the multiclass
+//            SVM of Crammer and Singer, else 1. A row is listed if any of its coefficients changed.
+//   all      1 in a call before the solve. All rows of the working set are then listed, with changes of 0.
+// In and out:
+//   slot_of     slot_of[row] is the row's slot in the cache, or -1
+//   owner       owner[slot] is the row in the slot, or -1
+//   ws          (W,), row numbers, or -1 for no row. The first ``used`` entries are in use. The last ``stay`` of them
+//               move to the beginning of ws, and all other entries become -1.
+//   in_set      in_set[row] says whether a row is in the working set
+//   counters    counters[1] is the number of misses so far, and counters[2] the number of slots filled so far.
+//               counters[3] counts how often a row entered a working set and its coefficients did not change.
+// Out, for the hits:
+//   hits        hits[0] is the number of hits
+//   hit_slot    (stride,), their slots
+//   hit_D       (problems, stride), the changes of their coefficients
+// Out, for the misses:
+//   misses       misses[0] is the number of misses
+//   miss_row     (stride,), their row numbers
+//   miss_slot    (stride,), the slots in which their rows of the kernel matrix are to be stored
+//   miss_D       (problems, stride), the changes of their coefficients
 // The row cache is a ring of ``capacity`` slots. A miss gets the next slot of the ring, and the row that owned the slot
 // is evicted. If capacity is 0, there is no cache, and every listed row is a miss.
-// Other kernels read the hits before they write the misses. So a miss may get the slot of a hit of the same call.
+// A miss may get the slot of a hit of the same call, because other kernels read the hits before they store the misses.
 // Work-items: one work-group.
 kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     const int problems, const int W, const int used, const int stay, const int capacity, const int all,

@@ -1,38 +1,46 @@
 // Solve a dual problem over a working set ws of W rows by SMO iterations, with the coefficients of all other rows
 // fixed:
 //   minimise 1/2 * b^T Q b + c^T b + epsilon * sum |b|,   lo <= b <= hi,   sum b unchanged
-// b are signed coefficients with bounds lo and hi. Q = K(ws, ws) has the kernel values among the rows of ws, row-major.
-// f is the gradient of the dual objective without the term in epsilon, and c = f - Q b is constant.
-// For row k, g_k is the derivative of the objective to the right of b_k, and h_k the derivative to the left of b_k.
-// An SMO iteration changes the coefficients of two rows, b_i by t and b_j by -t. Second-order information chooses the
-// rows i and j (Fan, Chen, Lin 2005, WSS 2). An iteration has two passes over the W rows:
-//   pass 1   updates f after the last iteration: f += t * (Q_i - Q_j), with the rows Q_i and Q_j of Q. Then it chooses
-//     the next i: of the rows whose coefficient can rise, the one with the smallest g_i. It also finds the largest
-//     violation, which is the largest h_k of rows whose coefficient can fall, minus g_i.
-//   pass 2   chooses the next j: of the rows k whose coefficient can fall and that have h_k > g_i, the one with the
-//     largest gain (h_k - g_i)^2 / (Q_ii + Q_kk - 2 * Q_ik)
+// b are the signed coefficients of the rows of ws, with bounds lo and hi. Q has the kernel values among these rows. f
+// is the gradient without the term in epsilon, and c = f - Q b stays constant.
+// In:
+//   ws           (problems, W), row numbers. -1 stands for no row.
+//   Q            (problems, W, W), the kernel values among the rows of each working set
+//   f            (problems, n), the gradient of the dual objective for all n rows, without the term in epsilon
+//   lo, hi       (problems, n), the bounds of the coefficients of all n rows
+//   epsilon      epsilon of epsilon-SVR, and 0 for other tasks
+// In and out:
+//   b            (problems, n), the signed coefficients of all n rows
+//   counters     counters[0] of a problem is the number of its iterations in all solves so far
+// Out:
+//   delta        (problems, W), the changes of the coefficients by this solve
+// An SMO iteration changes the coefficients of two rows, b_i by t and b_j by -t. It chooses i and j by second-order
+// information (Fan, Chen, Lin 2005, WSS 2). For row k, g_k is the derivative of the objective to the right of b_k, and
+// h_k the derivative to the left of b_k. They differ only if b_k = 0 and epsilon > 0. An iteration has two passes over
+// the W rows:
+//   pass 1    adds t * (Q_i - Q_j) to f for the last iteration, with the rows Q_i and Q_j of Q. Then it chooses the
+//             next i, the row with the smallest g_i of those whose coefficient can rise. The largest violation is the
+//             largest h_k of rows whose coefficient can fall, minus g_i.
+//   pass 2    chooses the next j. Only rows k whose coefficient can fall and that have h_k > g_i are candidates. j is
+//             the one with the largest gain (h_k - g_i)^2 / (Q_ii + Q_kk - 2 * Q_ik).
 // Work-items (SIMD style, on CPUs): one for each of several independent problems p. It reads rows of Q in order, in
 // vectors of DW values.
-// Precision: the kernel stores F = f - (m + M) / 2 in place of f, in the type of Q. Before the first iteration, m is
-// the smallest g_k of rows whose coefficient can rise, and M the largest h_k of rows whose coefficient can fall. So F
-// is near 0 for the rows that change, where floats have small rounding errors. The errors do not add up over working
+// Precision: the kernel stores F = f - (m + M) / 2 in place of f, in the type of Q. At the start of the solve, m is the
+// smallest g_k of rows whose coefficient can rise, and M the largest h_k of rows whose coefficient can fall. So F is
+// near 0 for the rows that change, and floats near 0 have small rounding errors. The errors do not add up over working
 // sets, because F is used only within one solve.
-// The arrays ``up`` and ``low`` have the terms with which F + up = g - (m + M) / 2 and F + low = h - (m + M) / 2. They
-// are plus or minus epsilon. If a coefficient cannot rise, its up is infinity. If it cannot fall, its low is -infinity.
+// The array ``up`` has g_k - f_k, or infinity if coefficient k cannot rise. The array ``low`` has h_k - f_k, or
+// -infinity if it cannot fall.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
 // has its own row i, m and M, and both rows of a pair are of one group.
-// NO_BIAS: the sum of b is free. An iteration changes only one coefficient, b_k. Its row k has the largest gain: the
-// square of the derivative of the objective at b_k, divided by Q_kk. The derivative is g_k if g_k < 0 and b_k can rise.
-// It is h_k if h_k > 0 and b_k can fall. F is f.
-// ROWS: Q is not computed before the solve. The kernel makes a row of Q when an iteration first needs it, or at the
+// NO_BIAS: the sum of b is free, and F is f. An iteration changes only one coefficient b_k. It takes the row k with the
+// largest gain: the square of a derivative, divided by Q_kk. The derivative is g_k if g_k < 0 and b_k can rise, and h_k
+// if h_k > 0 and b_k can fall.
+// ROWS: Q is not computed before the solve. The kernel writes a row of Q when an iteration first needs it, or at the
 // start if the row's coefficient is not 0 (templates/gram/row_simd.mako, cl_kernels/gram/row_stored.cl). ROWS cannot be
 // combined with SPLIT.
-// in:      ws          (problems, W), row numbers. -1 stands for no row.
-// in:      f, lo, hi   (problems, n), the gradients and bounds of all n rows
-// in, out: b           (problems, n), the coefficients of all n rows
-// out:     delta       (problems, W), the changes of the coefficients by the solve
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
-// also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
+// also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
 #ifndef ROWS
 #define ROWS_PARAMETERS

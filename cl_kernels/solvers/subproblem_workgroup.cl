@@ -1,23 +1,31 @@
 // Solve a dual problem over a working set ws of W rows by SMO iterations, with the coefficients of all other rows
 // fixed:
 //   minimise 1/2 * b^T Q b + c^T b + epsilon * sum |b|,   lo <= b <= hi,   sum b unchanged
-// b are signed coefficients with bounds lo and hi. Q = K(ws, ws) has the kernel values among the rows of ws, row-major.
-// f is the gradient of the dual objective without the term in epsilon, and c = f - Q b is constant.
-// An SMO iteration changes the coefficients of two rows, b_i by t and b_j by -t. Second-order information chooses the
-// rows i and j (Fan, Chen, Lin 2005, WSS 2).
-// Work-items: one work-group of WG items solves one problem p. Item l owns the rows l, l + WG, ... of the working set,
+// b are the signed coefficients of the rows of ws, with bounds lo and hi. Q has the kernel values among these rows. f
+// is the gradient without the term in epsilon, and c = f - Q b stays constant.
+// In:
+//   ws           (problems, W), row numbers. -1 stands for no row.
+//   Q            (problems, W, W), the kernel values among the rows of each working set
+//   f            (problems, n), the gradient of the dual objective for all n rows, without the term in epsilon
+//   lo, hi       (problems, n), the bounds of the coefficients of all n rows
+//   epsilon      epsilon of epsilon-SVR, and 0 for other tasks
+// In and out:
+//   b            (problems, n), the signed coefficients of all n rows
+//   counters     counters[0] of a problem is the number of its iterations in all solves so far
+// Out:
+//   delta        (problems, W), the changes of the coefficients by this solve
+// An SMO iteration changes the coefficients of two rows, b_i by t and b_j by -t. It chooses i and j by second-order
+// information (Fan, Chen, Lin 2005, WSS 2).
+// Work-items: one work-group of WG items solves one problem p. Item l takes the rows l, l + WG, ... of the working set,
 // and keeps their coefficients, bounds and gradients in registers. Consecutive items read consecutive addresses of a
-// row of Q. Without SPLIT, row i of Q is read once, for the choice of j and for the update of f.
+// row of Q. Without SPLIT, an iteration reads row i of Q once, to choose j and to update the gradients.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
 // has its own row i, and both rows of a pair are of one group.
-// NO_BIAS: the sum of b is free. An iteration changes only the coefficient b_k with the largest gain g_k^2 / Q_kk. g_k
-// is the derivative of the objective by b_k. Only rows whose b_k can move so that the objective falls are chosen.
-// in:      ws          (problems, W), row numbers. -1 stands for no row.
-// in:      f, lo, hi   (problems, n), the gradients and bounds of all n rows
-// in, out: b           (problems, n), the coefficients of all n rows
-// out:     delta       (problems, W), the changes of the coefficients by the solve
+// NO_BIAS: the sum of b is free. An iteration changes only one coefficient b_k, where g_k is the derivative of the
+// objective by b_k. It takes the row k with the largest gain g_k^2 / Q_kk, among the rows whose b_k can move so that
+// the objective falls.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
-// also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
+// also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
 #ifndef EACH
 #define EACH 1  // rows of the working set that an item owns
 #endif
