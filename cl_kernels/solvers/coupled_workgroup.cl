@@ -13,7 +13,7 @@
 // and D. ``delta`` holds B, until the changes replace it at the end.
 //   B[p][k]    the coefficient of row k in problem p
 //   F[p][k]    its gradient, minus a number that is the same in all problems: the mean of the smallest and the largest
-//              gradient of row k at the start of the solve. Violations do not change by this number.
+//              gradient of row k at the start of the solve. It does not change the violation of row k.
 //   U[p][k]    0 if the coefficient can rise, else infinity
 //   D[p]       the change of coefficient B[p][i] in the last iteration, which changed row i
 // Work-items: one work-group of WG items. Item l takes the rows l, l + WG, ... of the working set. Consecutive items

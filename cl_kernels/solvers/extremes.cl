@@ -5,8 +5,9 @@
 // derivative of the dual objective by b_i. In epsilon-SVR the objective also has the term epsilon * |b_i|, which f_i
 // leaves out. With this term, the derivative to the right of b_i can differ from the derivative to the left
 // (common.cl).
-//   up = {i : b_i can rise, b_i < hi_i},   low = {i : b_i can fall, b_i > lo_i}
-//   m = smallest derivative to the right of b_i over up,   M = largest derivative to the left of b_i over low
+//   up = {i : b_i < hi_i}, whose coefficients can rise,   low = {i : b_i > lo_i}, whose coefficients can fall
+//   m = smallest derivative to the right of b_i, for i in up
+//   M = largest derivative to the left of b_i, for i in low
 // The violation of the problem is M - m. A row is free if it is in up and in low, and its two derivatives are equal.
 // In:
 //   f, b, lo, hi    (n,), as above

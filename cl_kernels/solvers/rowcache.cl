@@ -14,13 +14,13 @@
 //   in_set      in_set[row] says whether a row is in the working set
 //   counters    counters[1] is the number of misses so far, and counters[2] the number of slots filled so far.
 //               counters[3] counts how often a row entered a working set and its coefficients did not change.
-// Out, for the hits:
+// Out, for the hits (the arrays have space for ``stride`` rows):
 //   hits        hits[0] is the number of hits
-//   hit_slot    (stride,), their slots
+//   hit_slot    (stride,), the slots of the hits
 //   hit_D       (problems, stride), the changes of their coefficients
 // Out, for the misses:
 //   misses       misses[0] is the number of misses
-//   miss_row     (stride,), their row numbers
+//   miss_row     (stride,), the row numbers of the misses
 //   miss_slot    (stride,), the slots in which their rows of the kernel matrix are to be stored
 //   miss_D       (problems, stride), the changes of their coefficients
 // The row cache is a ring of ``capacity`` slots. A miss gets the next slot of the ring, and the row that owned the slot

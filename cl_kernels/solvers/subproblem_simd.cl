@@ -11,7 +11,7 @@
 //   epsilon      epsilon of epsilon-SVR, and 0 for other tasks
 // In and out:
 //   b            (problems, n), the signed coefficients of all n rows
-//   counters     counters[0] of a problem is the number of its iterations in all solves so far
+//   counters     counters[0] of each problem is the number of its iterations in all solves so far
 // Out:
 //   delta        (problems, W), the changes of the coefficients by this solve
 // An SMO iteration changes the coefficients of two rows, b_i by t and b_j by -t. It chooses i and j by second-order

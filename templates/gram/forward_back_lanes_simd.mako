@@ -2,26 +2,30 @@
 <%namespace name="lanes" file="tiles_lanes_simd.mako"/>
 ${lanes.settings()}
 // Compute K(X, U)^T H K(X, U) v for several outputs p, and read the rows X only once. K[u][i] is the kernel value of
-// row u of U and row i of X. v[p][u] is a coefficient, and w[p][i] a weight. H turns t into r:
-//   t[p][i]    = sum_u v[p][u] * K[u][i]
-//   r[p][i]    = w[p][i] * t[p][i],   if ``shares`` is null
-//   r[p][i]    = w[0][i] * P[p] * (t[p][i] - sum_q P[q] * t[q][i]) with probabilities P[p] = shares[p][i],   otherwise
-//   part[p][u] = sum_i K[u][i] * r[p][i],   over the rows i that a work-item takes
-// The second formula for r multiplies the vector of all t[p][i] by the matrix w[0][i] * (diag(P) - P P^T). The final
-// result is the sum of part over all work-items.
-//   in: values, at, columns_at, columns, d   the rows X of d features, in lane groups of V rows (tiles_lanes_simd.mako)
-//   in: panel, count                         the rows U, and their number count[0]
-//   in: xx, uu                               squared norms of the rows of X and of U
-//   in: weights                              v
-//   in: w, per_output, shares                w (one row for all outputs if per_output is 0), and shares or null
-//   in: absent                               absent[i] is 1 if row i is padding, where K may be infinite
-//   out: parts                               part of each work-item
-//   scratch: tiles, sums_t, sums_r           memory for K, t and r
-// Work-items: each takes BLOCK lane groups, SUB lane groups at a time. It stores the kernel values of SUB lane groups
-// in ``tiles``, SUB * V contiguous values for each u, which stay in its core's caches. Then it computes r, and adds
-// K[u][i] * r[p][i] to part, for four outputs p at a time.
-// Precision: K has the type ``real``. t is summed in this type over RUN rows u, and part over the rows of SUB lane
-// groups. These sums are then added in a wider type, which is double or pairs of floats.
+// row u of U and row i of X, v[p][u] a coefficient, and w[p][i] a weight. With t = K(X, U) v and r = H t:
+//   t[p][i] = sum_u v[p][u] * K[u][i]
+//   r[p][i] = w[p][i] * t[p][i],   if ``shares`` is null
+//   r[p][i] = w[0][i] * s[p][i] * (t[p][i] - sum_q s[q][i] * t[q][i]),   otherwise, with probabilities s = shares
+//   result[p][u] = sum_i K[u][i] * r[p][i]
+// In:
+//   values, at, columns_at, columns    the rows X of d features, in lane groups: the values of V rows are interleaved
+//                                      (tiles_lanes_simd.mako)
+//   panel, count    the rows U, and their number count[0]
+//   xx, uu          squared norms of the rows of X and of U
+//   weights         v, (outputs, capacity)
+//   w               (outputs, n) if per_output is 1, else one row (1, n) for all outputs
+//   shares          s, (outputs, n), or null
+//   absent          absent[i] is 1 if row i is padding, where K may be infinite
+// Out:
+//   parts    (work-items, outputs, capacity), the terms of the result from the rows i of each work-item. The sum over
+//            the work-items is the result.
+// Scratch memory:
+//   tiles, sums_t, sums_r    for K, t and r
+// Work-items: each takes BLOCK lane groups, SUB of them at a time. It stores their kernel values in ``tiles``: SUB * V
+// contiguous values for each u, which stay in the core's caches. Then it computes r, and adds K[u][i] * r[p][i] to its
+// terms, for up to four outputs p at a time.
+// Precision: K has the type ``real``. The sum t is formed in this type over RUN rows u, and the result over the rows of
+// SUB lane groups. These sums are then added in a wider type, which is double or pairs of floats.
 #define to_realv CAT(CAT(convert_, REAL), V)
 
 // Return a vector whose lane i is the sum of all lanes of sums[i]. Neighbouring lanes are added in pairs.

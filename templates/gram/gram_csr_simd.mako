@@ -9,27 +9,31 @@
 #endif
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for CSR rows x_i of X and for
 // a block of UB rows y_u of U, with u = first .. first + UB - 1.
-//   in: indptr, indices, data    the rows x_i in CSR
-//   in: xx, uu                   squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
-//   in: block, line_of, mark     the rows y_u of the block, as scatter.cl has written them (see below)
-//   in: count                    count[0] is the number of rows of U
-//   in: dense, dense_columns     only with DENSE_COLUMNS: the densely stored columns of X, and their number
-//   out: K, which is stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
-// The buffer ``block`` consists of lines of UB values. Each feature j that occurs in a row of the block has a line with
-// the values y_u[j] of the UB rows. All other features share line 0, which is zero:
+// In:
+//   indptr, indices, data    the rows x_i in CSR
+//   xx, uu                   squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
+//   block, line_of, mark     the rows y_u, as scatter.cl has written them (see below)
+//   count                    count[0] is the number of rows of U
+//   dense, dense_columns     only with DENSE_COLUMNS: the densely stored columns of X, and their number
+//   rows                     only with LISTED: row r of the launch is row rows[r] of X. Otherwise it is row r of X.
+// Out:
+//   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
+// ``block`` consists of lines of UB values, one for each row y_u. A feature j that occurs in a row of the block has its
+// own line, with the values y_u[j]. All other features share line 0, which is zero:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
-// line_of also contains numbers of earlier blocks. They are at most ``mark``, so their features have line 0.
-// An element-wise kernel function is f(s), where s is the sum of e(x_i[j], y_u[j]) over all features j, with a function
-// e. Only the features j of the entries of x_i are read:
-//   s = zero(y_u) + sum_j (e(x_i[j], y_u[j]) - e(0, y_u[j])),   zero(y) = sum of e(0, y[k]) over all features k
+// For features that occur, line_of[j] = mark + line. For all others, line_of[j] is 0 or was left by an earlier block.
+// ``mark`` is not less than any number of earlier blocks, so these features have line 0, and line_of need not be
+// cleared.
+// ELEMENTWISE: an element-wise kernel function is f(s) with s = sum_j e(x_i[j], y_u[j]), where e is a function of two
+// values. With zero(y) = sum_j e(0, y[j]), only the features j of the entries of x_i have to be read:
+//   s = zero(y_u) + sum_j (e(x_i[j], y_u[j]) - e(0, y_u[j])),   over the entries of x_i
 // For such functions, xx[i] = zero(x_i) and uu[u] = zero(y_u) (zero_sums.mako).
-// Work-items: each takes V rows x_i, one after another, and multiplies each entry of a row by the UB values of a line.
-// At the end it transposes V x V blocks of sums, so that a vector has the values of one y_u and V consecutive rows i.
 // DENSE_COLUMNS: further columns of X and U are stored densely, zeros included. The sums start with the terms of these
 // columns (dense_columns_simd.mako).
 // SYMMETRIC: X and U are the same rows. Blocks of values that follow by symmetry are left out, and carry.cl fills them
 // in.
-// LISTED: row r of the launch is row rows[r] of X, so that a launch can take a subset of X. Otherwise it is row r of X.
+// Work-items: each takes V rows x_i, one after another, and multiplies each entry of a row by the UB values of a line.
+// At the end it transposes V x V blocks of sums, so that a vector has the values of one y_u and V consecutive rows i.
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,

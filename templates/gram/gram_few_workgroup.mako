@@ -22,24 +22,28 @@
 #endif
 #define NX (V / RX)  // work-items along the rows of a lane group
 #define ITEMS (NX * GROUPS)
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for rows x_i of X and y_u
-// of U. An element-wise kernel function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
-// X is stored in lane groups g of V rows, whose values are interleaved. The values of group g begin at values[at[g]],
-// and the list J of its features at columns[columns_at[g]]. With DENSE, J has all features. U is in the buffer
-// ``panel``, in blocks of UB rows. With integer divisions:
-//   x_i[J[j]] = values[at[g] + j * V + i % V],   g = i / V
-//   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]
-//   in: values, at, columns_at, columns, d    the rows X, of d features
-//   in: panel, count                          the rows U, and their number count[0]
-//   in: xx, uu                                squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
-//   out: K, which is stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
-// This kernel is for few rows y_u, when reading X is most of the work. COLUMNS rows y_u are taken at a time. A value of
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for rows x_i of X and y_u of
+// U. An element-wise kernel function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
+// In:
+//   values, at             the rows X, in lane groups of V rows, whose values are interleaved (see below)
+//   columns, columns_at    the features of each lane group, not read with DENSE
+//   d                      the number of features
+//   panel, count           the rows U, and their number count[0]
+//   xx, uu                 squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
+// Out:
+//   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
+// Lane group g has the rows i = g * V .. g * V + V - 1. It stores only some features: the feature with number s in the
+// lane group is j = columns[columns_at[g] + s]. With DENSE, it stores all features, and j = s. U is stored in blocks of
+// UB rows. With integer divisions:
+//   x_i[j] = values[at[g] + s * V + i % V],   g = i / V
+//   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB]
+// This kernel is for few rows y_u, when reading X is most of the work. It takes COLUMNS rows y_u at a time. A value of
 // X is read into a register once, and multiplied by the values of all COLUMNS rows.
-// A work-group takes GROUPS lane groups. It has (V / RX) * GROUPS items, each of which reads RX neighbouring rows of X.
-// Consecutive items read consecutive addresses.
+// Work-groups: each takes GROUPS lane groups. It has (V / RX) * GROUPS items, each of which takes RX neighbouring rows
+// x_i. Consecutive items read consecutive addresses. Dimension 0 of the launch divides the rows x_i among work-groups,
+// and dimension 1 the rows y_u.
 // Local memory is double-buffered: it holds the current DEPTH features of COLUMNS rows y_u, and the previous DEPTH
 // features, which slower items may still read. All items read the same value of y_u at the same time.
-// Work-groups with the same index in dimension 0 of the launch take the same rows x_i. They divide the rows y_u.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,

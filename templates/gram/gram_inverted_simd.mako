@@ -11,25 +11,30 @@
 #endif
 #define AHEAD 4  // prefetches run this many entries ahead, since columns of the index are short and scattered
 #define LINES 16  // cache lines of a column that are prefetched at most
-// Compute kernel values S[slot[u]][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. The rows x_i of X have
-// an inverted index. A launch takes UB rows y_u of U, u = first .. first + UB - 1. Row slot[u] of S belongs to y_u.
-//   in: size, columns, starts_of, ends, rows_of, values    the inverted index of X (invert.cl)
-//   in: rows, indptr, indices, data                        the rows y_u: y_u is row rows[u] of a CSR matrix
-//   in: xx, norms                                          squared norms: xx[i] = |x_i|^2, norms[rows[u]] = |y_u|^2
-//   in: dense, dense_columns, block                        densely stored columns of X, their number, and those of U
-//   in: count                                              count[0] is the number of rows of U
-//   out: S, and the sums c of add_weighted
-// The index has blocks b of ``size`` rows of X. For each feature k it lists the rows of block b that have the feature,
-// in ascending order. Row b * size + rows_of[e] has the value values[e] of feature k, for each number e with
-//   starts_of[b * size] + ends[b][k] <= e < starts_of[b * size] + ends[b][k + 1]
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, and write K[u] to row slot[u]
+// of the array S. The rows x_i of X have an inverted index. A launch takes UB rows y_u of U, from u = first on.
+// In:
+//   size, columns, starts_of, ends, rows_of, values    the inverted index of X (see below)
+//   rows, indptr, indices, data    the rows y_u: y_u is row rows[u] of a CSR matrix
+//   xx, norms                      squared norms: xx[i] = |x_i|^2, norms[rows[u]] = |y_u|^2
+//   dense, dense_columns, block    densely stored columns of X, their number, and the same columns of U
+//   count                          count[0] is the number of rows of U
+// Out:
+//   S    S[slot[u]][i] = K[u][i]
+//   c    only with UPDATE: weighted sums, to which the kernel add_weighted adds
+// The inverted index has blocks of ``size`` rows of X. For block b and column k it lists the entries in column k of the
+// rows in block b, in the order of the rows. Their numbers e are
+//   start + ends[b][k] <= e < start + ends[b][k + 1],   start = starts_of[b * size]
+// Entry e has the value values[e], and belongs to row b * size + rows_of[e] of X (invert.cl).
 // Three kernels run one after another:
-//   gram  sets S[slot[u]][i] to the sum of x_i[j] * y_u[j] over the densely stored columns j (dense_columns_simd.mako).
-//     A work-item takes V rows x_i. Without densely stored columns, gram does not run, and match begins with S = 0.
-//   match  adds x_i[k] * y_u[k] to S[slot[u]][i] for each feature k that both rows have as a sparse entry. Then it
-//     replaces each sum by the kernel value. A work-item takes one row y_u and one block of rows x_i, so that its sums
-//     stay in the core's cache.
-//   add_weighted  c[p][i] += sum_u D[p][u] * S[slot[u]][i] for each problem p, with weights D. It runs only if weighted
-//     sums are wanted. A work-item takes WEIGHED rows i.
+//   gram            sets S[slot[u]][i] to the sum of x_i[j] * y_u[j] over the densely stored columns j
+//                   (dense_columns_simd.mako). A work-item takes V rows x_i. Without densely stored columns, gram does
+//                   not run, and match begins with S = 0.
+//   match           adds x_i[k] * y_u[k] to S[slot[u]][i] for each column k in which both rows have a sparse entry.
+//                   Then it replaces each sum by the kernel value. A work-item takes one row y_u and one block of rows
+//                   x_i, so that its sums stay in the core's cache.
+//   add_weighted    adds sum_u D[p][u] * S[slot[u]][i] to c[p][i] for each problem p, with weights D. It runs only with
+//                   UPDATE. A work-item takes WEIGHED rows i.
 <%def name="parameters()">\
 const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,

@@ -27,23 +27,26 @@ typedef CAT(REAL, 4) four;
 #define VALUE(sum, x2, u2, s) kernel_value((sum).s, (x2).s, u2 KERNEL_ARGUMENTS)
 #define VALUES(sum, x2, u2) \
   (four)(VALUE(sum, x2, u2, s0), VALUE(sum, x2, u2, s1), VALUE(sum, x2, u2, s2), VALUE(sum, x2, u2, s3))
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for rows x_i of X and y_u
-// of U. An element-wise kernel function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
-// X is stored in lane groups g of V rows, whose values are interleaved. The values of group g begin at values[at[g]],
-// and the list J of its features at columns[columns_at[g]]. With DENSE, J has all features. U is in the buffer
-// ``panel``, in blocks of UB rows. With integer divisions:
-//   x_i[J[j]] = values[at[g] + j * V + i % V],   g = i / V
-//   y_u[k] = panel[((u / UB) * d + k) * UB + u % UB]
-//   in: values, at, columns_at, columns, d    the rows X, of d features
-//   in: panel, count                          the rows U, and their number count[0]
-//   in: xx, uu                                squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
-//   out: K, which is stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
-// A work-group takes GROUPS lane groups, which are GROUPS * V rows x_i. It takes BLOCKS * UB rows y_u at a time, and
-// computes the kernel values between these rows. It has (V / 4) * (UB / 4) items. For each lane group and each block of
-// U, an item computes the kernel values of four consecutive rows x_i and four consecutive rows y_u.
-// Dimension 0 of the launch divides the rows x_i among work-groups, and dimension 1 the rows y_u. With UPDATE, which
-// adds the values of K to weighted sums (epilogue.mako), dimension 1 has size 1. Each work-group then takes all rows
-// y_u, one block after another.
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for rows x_i of X and y_u of
+// U. An element-wise kernel function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
+// In:
+//   values, at             the rows X, in lane groups of V rows, whose values are interleaved (see below)
+//   columns, columns_at    the features of each lane group, not read with DENSE
+//   d                      the number of features
+//   panel, count           the rows U, and their number count[0]
+//   xx, uu                 squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
+// Out:
+//   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
+// Lane group g has the rows i = g * V .. g * V + V - 1. It stores only some features: the feature with number s in the
+// lane group is j = columns[columns_at[g] + s]. With DENSE, it stores all features, and j = s. U is stored in blocks of
+// UB rows. With integer divisions:
+//   x_i[j] = values[at[g] + s * V + i % V],   g = i / V
+//   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB]
+// Work-groups: each takes GROUPS lane groups, which are GROUPS * V rows x_i. It takes BLOCKS * UB rows y_u at a time,
+// and computes the kernel values between these rows. It has (V / 4) * (UB / 4) items. For each lane group and each
+// block of U, an item computes the kernel values of four consecutive rows x_i and four consecutive rows y_u.
+// Dimension 0 of the launch divides the rows x_i among work-groups, and dimension 1 the rows y_u. With UPDATE,
+// dimension 1 has size 1, so that only one work-group adds to a sum.
 // Local memory is double-buffered: each of its two buffers holds DEPTH features of the rows x_i and y_u. While the
 // values in one buffer are multiplied, the next DEPTH features are loaded to registers, and then stored in the other
 // buffer. Values are read in vectors of four, and consecutive items read consecutive addresses.

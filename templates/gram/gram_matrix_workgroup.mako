@@ -36,23 +36,22 @@
 #define X_LINE (GROUPS * NX + 2)
 #define U_LINE (BLOCKS * NY + 2)
 typedef float4 four;
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for rows x_i of X and y_u
-// of U.
-// X is stored in lane groups g of V rows, whose values are interleaved. The values of group g begin at values[at[g]]. U
-// is in the buffer ``panel``, in blocks of UB rows. With d features j, and with integer divisions:
+// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for rows x_i of X and y_u of
+// U. Matrix units (tensor cores, ${units}) compute the inner products.
+// In:
+//   values, at      the rows X of d features, in lane groups of V rows, whose values are interleaved
+//   panel, count    the rows U in blocks of UB rows, and their number count[0]
+//   xx, uu          squared norms by matrix_norms.cl: xx[i] = |x_i|^2, uu[u] = |y_u|^2
+// Out:
+//   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
+// The values of lane group g begin at values[at[g]]. With integer divisions, feature j is
 //   x_i[j] = values[at[g] + j * V + i % V],   g = i / V
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB]
-// Matrix units (tensor cores, ${units}) compute the inner products. matrix_norms.cl has computed the squared norms.
-//   in: values, at, d    the rows X, of d features
-//   in: panel, count     the rows U, and their number count[0]
-//   in: xx, uu           squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
-//   out: K, which is stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
-// A work-group takes GROUPS lane groups, which are GROUPS * V rows x_i. It takes BLOCKS * UB rows y_u at a time, and
-// computes the kernel values between these rows. Each warp computes those of WARP_ROWS rows x_i and WARP_VECTORS rows
-// y_u.
-// Dimension 0 of the launch divides the rows x_i among work-groups, and dimension 1 the rows y_u. With UPDATE, which
-// adds the values of K to weighted sums (epilogue.mako), dimension 1 has size 1. Each work-group then takes all rows
-// y_u, one block after another.
+// Work-groups: each takes GROUPS lane groups, which are GROUPS * V rows x_i. It takes BLOCKS * UB rows y_u at a time,
+// and computes the kernel values between these rows. Each warp computes the values for WARP_ROWS of the rows x_i and
+// WARP_VECTORS of the rows y_u.
+// Dimension 0 of the launch divides the rows x_i among work-groups, and dimension 1 the rows y_u. With UPDATE,
+// dimension 1 has size 1, so that only one work-group adds to a sum.
 // Local memory is double-buffered: each of its two buffers holds DEPTH features of the rows x_i and y_u. While the
 // values in one buffer are multiplied, the next DEPTH features are loaded to registers, and then stored in the other
 // buffer. Values are read in vectors of four, and consecutive items read consecutive addresses.

@@ -84,10 +84,11 @@ inline kv element(const kv x, const kv y KERNEL_PARAMETERS) {${function_body(ker
 inline kv kernel_value(const kv s, const kv xx, const kv yy KERNEL_PARAMETERS) {${function_body(kernel.expression, "f")}}
 % else:
 #ifdef BIT_ROWS
-// Define the inner product of two rows of 0 and 1, which are stored as one bit for each feature. It is the number of
-// features that are 1 in both rows. x and y are words with the bits of some features. ADD_TERM counts the bits that are
-// 1 in both words, and adds the count to ``sum``. ``sum`` has the floating-point type kv, but its bits are an integer.
-// INNER_PRODUCT converts this integer to the value that it stands for.
+// Define the inner product of two rows x and y whose features are 0 or 1, stored as bits. It is the number of features
+// that are 1 in both rows.
+// ADD_TERM(sum, x, y) takes a word of x and a word of y. It counts the bits that are 1 in both words, and adds the
+// count to ``sum``. The variable ``sum`` has a floating-point type, but holds the bits of an integer.
+// INNER_PRODUCT(sum) converts the integer in ``sum`` to a floating-point number.
 #ifdef SIMD
 #define AS_WORD BITS
 #define AS_REAL NUMBERS

@@ -1,17 +1,22 @@
 <%include file="kernel_function.mako"/>
 <%namespace name="lanes" file="chain_lanes_simd.mako"/>
-// Compute row i of Q when an SMO solver first needs the row. Q = K(ws, ws) has the kernel values among the W rows u_k
-// of a working set ws. With a kernel function f:
+// Compute rows of the kernel matrix Q = K(ws, ws) of a working set ws, each when an SMO solver first needs the row. The
+// working set has W rows u_k. With a kernel function f:
 //   Q[i][k] = f(<u_k, u_i>, |u_k|^2, |u_i|^2), or f(s) for an element-wise sum s of terms e(u_k[j], u_i[j])
-//   in: panel, d      the rows u_k of d features: u_k[j] = panel[((k / V) * d + j) * V + k % V], with integer division
-//   in: uu            squared norms: uu[k] = |u_k|^2
-//   in and out: made  made[i] is 1 if row i of Q has been computed
-//   out: Q            by the macro ROW(i); ROWS_DIAGONAL computes only the diagonal of Q
-// A solve reads row i of Q if it changes coefficient i, or if the coefficient is not 0 at the start. If most of the
+// In:
+//   panel, d    the rows u_k of d features: u_k[j] = panel[((k / V) * d + j) * V + k % V], with integer division
+//   uu          squared norms: uu[k] = |u_k|^2
+// In and out:
+//   made        made[i] is 1 if row i of Q has been computed
+// Out:
+//   Q           (W, W). The macro ROW(i) computes row i.
+//   diagonal    (W,), the diagonal of Q. The macro ROWS_DIAGONAL computes it.
+// A solve needs row i of Q if it changes coefficient i, or if the coefficient is not 0 at the start. If most of the
 // coefficients stay 0, most rows of Q are never computed.
-// One work-item on a CPU solves the problem of the working set, and also computes the rows of Q. It multiplies V
-// contiguous values by one broadcast value at a time, while ``panel`` stays in the core's cache. The operations and
-// their order are those of the gram kernels, so the kernel values have the same bits.
+// Work-items: one work-item on a CPU solves the problem of the working set, and also computes the rows of Q. It
+// multiplies V contiguous values by one broadcast value at a time, while ``panel`` stays in the core's cache.
+// The operations are those of the gram kernels, in the same order, so that the kernel values are bitwise equal to
+// theirs.
 #define ROWS_PARAMETERS , global uchar *restrict made, global const real *restrict panel, global const real *restrict uu, \
     const int d KERNEL_PARAMETERS
 #define ROWS_BEGIN made += (size_t)p * W, panel += (size_t)p * W * d, uu += (size_t)p * W;
