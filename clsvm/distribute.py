@@ -36,7 +36,7 @@ Vector = NDArray[np.float64]
 Request = tuple[Any, ...]
 Worker = TypeVar("Worker")
 Piece = TypeVar("Piece")
-TRIES = 3  # a fit fails if failing workers lose the same training rows more often than this in one request
+TRIES = 3  # a fit fails if the same training rows are lost more than this many times in one request to workers
 _ENDED = object()  # a worker's thread sends this message when it ends without an error
 _POLL = 0.2  # seconds between two checks for Ctrl-C
 

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from clsvm.errors import install
 from clsvm.report import Record, by_part
 
-# ``boundary`` evaluates a model at _STEPS points on each axis, up to _MARGIN times the rows' range beyond the rows.
+# ``boundary`` evaluates a model at _STEPS points on each axis. The axes exceed the rows' range by _MARGIN at each end.
 _STEPS, _MARGIN = 200, 0.08
 Axes = Any  # stands for matplotlib's class, since matplotlib may be missing
 

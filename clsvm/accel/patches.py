@@ -187,7 +187,7 @@ def _failed(call: log.Call, error: Exception) -> None:
             find(None)
         except DeviceError as lacking:
             _state["broken"] = f"no device: {lacking}"
-            with suppress(RuntimeWarning):  # a warnings filter that raises an exception must not stop the call
+            with suppress(RuntimeWarning):  # the user may turn warnings into exceptions, which must not stop the call
                 warn(f"clsvm.accel leaves all fits and predictions to scikit-learn: {lacking}", RuntimeWarning)
 
 

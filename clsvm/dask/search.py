@@ -58,7 +58,7 @@ class DistributedFits(Fits):
             for future in waiting:
                 jobs, data_used = futures.pop(future)
                 if (outcome := _result_of(future)) is None:
-                    if data_used is data:  # otherwise the data has been sent again since these fits were submitted
+                    if data_used is data:  # if not, the data were sent again after an earlier loss, which was counted
                         losses += 1
                         if losses > MAX_LOSSES:
                             raise DeviceError(

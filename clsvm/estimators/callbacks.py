@@ -39,7 +39,7 @@ class FitTask:
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         self._arguments = {"estimator": estimator, "X": X, "y": y, "metadata": metadata}
         self._step: Any = None
-        # A subtask begins at the solver's start and after each step, also the last: at most ``most`` + 1 subtasks.
+        # A subtask begins at the solver's start and after each of the ``most`` steps: ``most`` + 1 subtasks at most.
         self._fit = estimator._init_callback_context(max_subtasks=most + 1 if most else 0)
         self._fit.call_on_fit_task_begin(**self._arguments)
 

@@ -153,7 +153,9 @@ class SVC(_Classifier):
     """Classify rows by a C-support vector machine (C-SVC) on an OpenCL device.
 
     The parameter ``multi_class`` chooses how more than two classes are solved. "ovo" solves a binary problem for each
-    pair of classes, "ovr" one for each class against the rest, and "crammer_singer" a single problem.
+    pair of classes, "ovr" one for each class against the rest, and "crammer_singer" a single problem. The model has p
+    decision functions: p = k (k - 1) / 2 for "ovo", and p = k for "crammer_singer" and for "ovr". Two classes have
+    p = 1 for "ovr", too.
 
     Attributes
     ----------
@@ -167,14 +169,14 @@ class SVC(_Classifier):
         Support vectors.
     n_support_ : ndarray of shape (k,), int32
         Number of support vectors of each class.
-    dual_coef_ : ndarray of shape (k - 1, n_SV), float64
+    dual_coef_ : ndarray of shape (k - 1, n_SV) for "ovo", else (p, n_SV), float64
         Signed coefficients of the support vectors.
-    intercept_ : ndarray of shape (k (k - 1) / 2,), float64
-        Offset of each pair of classes.
-    coef_ : ndarray of shape (k (k - 1) / 2, d)
-        Weights of the features, for the linear kernel only.
-    n_iter_ : ndarray of shape (k (k - 1) / 2,), int32
-        Number of SMO iterations for each pair of classes.
+    intercept_ : ndarray of shape (p,), float64
+        Offset of each decision function.
+    coef_ : ndarray of shape (p, d)
+        Weights of the features for each decision function, for the linear kernel only.
+    n_iter_ : ndarray of shape (p,), or (1,) for "crammer_singer", int32
+        Number of SMO iterations for each problem.
     fit_status_ : int
         0, or 1 if the fit did not converge.
     shape_fit_ : tuple of int

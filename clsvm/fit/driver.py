@@ -336,7 +336,7 @@ def _solve_same_rows(context: FitContext, dtype: str, worker: Worker, indices: l
             worker.plan = worker.plan or prepared.plan
 
 
-# _stored_plan uses these limits to decide whether all small subproblems take their kernel values from one matrix.
+# _stored_plan decides by three limits, which its docstring explains, whether small subproblems share one kernel matrix.
 LONG_ROWS, COMMON_VALUES, K_SHARE = 128, 1.3, 0.25
 # With more than WIDE columns, the host gets no sampled rows to check, because it would convert them to dense rows.
 WIDE = 4096

@@ -36,7 +36,7 @@ from clsvm.solvers.result import Result, Settings
 WHOLE_SHARE = 0.5  # share of the free memory that the whole kernel matrix may take
 # X may be stored twice on the device if both copies and a solve's arrays take at most the share SHARED of free memory.
 SHARED = 0.25
-# No sum overflows if the dual's linear term and K @ (start coefficients) are below this share of the largest number.
+# The dual's linear term and K @ (start coefficients) must be below RANGE_SHARE * (largest number), lest sums overflow.
 RANGE_SHARE = 1e-3
 
 
@@ -74,7 +74,7 @@ class PreparedFit:
         self.stream, self._X, self._kernel, self._dtype = stream, X, kernel, dtype
         plan = plan or planned(stream.profile, X, kernel, options)
         if isinstance(X, DeviceRows):
-            stream.reserve(X.nbytes)  # another stream allocated X, but X counts in this stream's memory limit
+            stream.reserve(X.nbytes)  # X is in a buffer of another stream, but counts in this stream's memory limit
         elif plan and X.shape[0] > host.MOST:  # an X of fewer rows stays on the host, which may have to solve
             X = on_device(stream, X, plan)
         self.gram, self._scales = products(stream, X, kernel, options, dtype, plan)
@@ -92,7 +92,7 @@ class PreparedFit:
         chosen = sizes(stream, self.gram, options.working_set_size, options.cache_size)
         working_set, self.reason = chosen.working_set, chosen.reason
         if stored and options.working_set_size == "auto":
-            working_set = max(MIN_WORKING_SET, working_set // 2)  # because each solve begins near its solution
+            working_set = max(MIN_WORKING_SET, working_set // 2)  # each solve starts near its solution
         self.settings = Settings(
             tol=options.tol,
             gap_tol=options.gap_tol,

@@ -57,15 +57,15 @@ BLOCK = 256 << 20  # largest size in bytes of a block of rows of X, unless a sol
 UNIFIED, COPIED = 2 << 20, 64 << 20
 MIN_ROWS = 1280  # blocks of this many rows may exceed UNIFIED bytes, since with fewer rows some cores would idle
 ONE, TWO, COPY = (
-    1.1,  # ONE: memory that a pass over X takes, divided by a block's size, if one block is on the device at a time
-    3,  # TWO: memory that a pass over X takes, divided by a block's size, if two blocks are on the device at a time
-    5,  # COPY: memory that a pass over X takes, divided by a block's size, on a device with its own memory
+    1.1,  # ONE: if one block is on the device at a time, a pass over X takes the memory of this many blocks
+    3,  # TWO: if two blocks are on the device at a time, a pass over X takes the memory of this many blocks
+    5,  # COPY: on a device with its own memory, a pass over X takes the memory of this many blocks
 )
-ROW_OVERHEAD = 16  # bytes of a row's squared norm and of its index in device order
-UNEVEN = 1.5  # a block of sparse rows has at most this many times the entries of an average block of full size
+ROW_OVERHEAD = 16  # bytes for a row's squared norm and for its place in the order in which the device stores rows
+UNEVEN = 1.5  # a block of at most s sparse rows has at most UNEVEN times as many entries as s average rows
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
-# LAID: cost of copying one value of a row to the device. The unit is one multiply-add in a product of dense rows.
-# FILLED: cost of a value that a kernel copies from host memory. A multiply-add in a product of dense rows costs 1.
+# LAID: cost of copying one value of a row to the device. One multiply-add in a product of dense rows costs 1.
+# FILLED: cost of copying one value if an OpenCL kernel reads it in host memory. One multiply-add costs 1.
 LAID, FILLED = 150, 20
 LARGER = 10 * 64  # bytes by which 10 buffers grow at most if each size is rounded up to a multiple of 64
 SAMPLE = 64  # memory for the rows U of K(X, U) is estimated from this many rows of X with the most nonzeros
@@ -81,7 +81,7 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
     left, n, itemsize = stream.limit - stream.allocated, X.shape[0], np.dtype(dtype).itemsize
     plain = layouts.LAYOUTS[plan.kind].plain
     if plain and n * layouts.row_bytes(plan, X, itemsize) > PLAIN_SHARE * left:
-        plan = replace(plan, kind=plain)  # memory is better used for cached rows of K than for a large index
+        plan = replace(plan, kind=plain)  # a large inverted index would take memory that cached rows of K use better
     # The memory of rows in the layout "clustered" (similar rows together) is known only after they were stored.
     if not layouts.LAYOUTS[plan.kind].in_order or n * layouts.row_bytes(plan, X, itemsize) <= ROWS_SHARE * left:
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
@@ -207,7 +207,7 @@ class Streamed:
                     used = made
             finally:
                 # Wait until the worker thread is idle, because the buffers that it fills are freed next.
-                # Leaving the executor's context may not wait: before Python 3.13, Ctrl-C can mark a thread as ended.
+                # Leaving the executor's context may not wait. Before Python 3.13, Ctrl-C can mark a busy thread as done.
                 if os.getpid() == process:  # a forked process has no worker thread
                     worker.submit(int).result()
 
@@ -251,13 +251,13 @@ def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice
 
 
 class Window:
-    """Copy dense rows of X into lane groups by a kernel that reads X in the host's memory.
+    """Copy dense rows of X to the device by an OpenCL kernel that reads X in the host's memory.
 
-    A lane group is V rows with interleaved values.
+    The copied rows are stored in lane groups. A lane group is V rows with interleaved values.
 
     :meth:`passing` copies one block of X after another into the same buffer, the window. :meth:`gather` copies single
-    rows into a panel, the buffer of the right-hand rows U of a product K(X, U). ``rows`` holds the squared norms of all
-    rows of X, and the order in which rows are copied.
+    rows into a panel, the buffer of the right-hand rows U of a product K(X, U). ``rows`` is the record of all rows of
+    X. :meth:`passing` takes the order and the squared norms of rows from the record.
     """
 
     def __init__(self, passing: Streamed, rows: Rows, centre: NDArray[np.float64]) -> None:
@@ -366,7 +366,7 @@ class BlockGram(Operator):
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> None:
         self.stream, self.kernel = stream, kernel
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
-        # _rows_stay: whether the device keeps CSR right-hand rows, from which each product fills the panel by blocks
+        # _rows_stay: the device keeps a copy of CSR rows U of K(X, U), because every product reads the copy again.
         self._rows_stay = not layouts.LAYOUTS[streamed.single.kind].shared
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
@@ -450,7 +450,7 @@ class BlockGram(Operator):
                 made.fetched.ids = np.sort(self._longest[:capacity])
                 made.fetched.gram = self._fetch(made.fetched.ids)
             if square:
-                # Allocate this buffer last: other panels share it, and a later error here would free it.
+                # Allocate this buffer last: other panels use it too, and an error after the allocation would free it.
                 self._few.slot(made.capacity)
         return made
 
@@ -485,7 +485,7 @@ class BlockGram(Operator):
             if not np.isin(ids, fetched.ids, assume_unique=True).all():
                 stream.finish()
                 stream.free(*fetched.gram.buffers())
-                fetched.ids, fetched.gram = ids[:0], None  # forget the freed Gram, since the copy may fail
+                fetched.ids, fetched.gram = ids[:0], None  # if the next line fails, nothing refers to the freed buffers
                 fetched.ids, fetched.gram = ids, self._fetch(ids)
             self._gather(panel, fetched.gram, fetched.ids, wanted, count)
         elif self._window and panel.width == self.rows.lanes:
@@ -504,11 +504,11 @@ class BlockGram(Operator):
     def _gather(
         self, panel: Panel, gram: Gram, ids: NDArray[Any], wanted: NDArray[Any], count: Buffer, fresh: bool = True
     ) -> None:
-        """Copy rows of ``gram`` into a panel, the buffer of the rows U of products K(X, U).
+        """Copy rows of X into a panel, the buffer of the rows U of products K(X, U).
 
-        ``ids`` holds the ascending row numbers in X of the rows of ``gram``. ``wanted`` holds the row number in X for
-        each place in the panel. A place whose row ``gram`` lacks becomes zero if ``fresh`` is true. Otherwise the place
-        keeps the row that an earlier call copied.
+        ``gram`` has some rows of X on the device, and ``ids`` holds their row numbers in X, ascending. ``wanted`` holds
+        the row number in X for each place in the panel. A place whose row ``gram`` lacks becomes zero if ``fresh`` is
+        true. Otherwise the place keeps the row that an earlier call copied.
         """
         index = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
         at = np.where(ids[index] == wanted, gram.rows.position[index], np.int32(-1))

@@ -38,13 +38,13 @@ Exact = Callable[[NDArray[np.intp], Vector], Vector]
 HOST = 1 << 22  # sums of at most this many multiply-adds are computed on the host
 # A block of K on the host takes at most HOST_BYTES bytes, including COPIES temporary arrays of the block's size.
 HOST_BYTES, COPIES = 64 << 20, 4
-FETCHED = 256 << 20  # largest size in bytes of the rows that the host copies at a time
+FETCHED = 256 << 20  # largest size in bytes of the rows that are copied from X at a time, since X may be a mapped file
 CLUSTERED = 1 << 27  # for sums of fewer multiply-adds, clustering similar rows takes longer than it saves
-# symmetric_sums needs (number of requested rows and support vectors) <= ROWS_FACTOR * (number of requested rows).
+# symmetric_sums needs |R union S| <= ROWS_FACTOR * |R|, for the requested rows R and the support vectors S.
 ROWS_FACTOR = 1.25
-# symmetric_sums needs (number of support vectors) >= SUPPORT_SHARE * (number of requested rows and support vectors).
+# symmetric_sums needs |S| >= SUPPORT_SHARE * |R union S|, for the requested rows R and the support vectors S.
 SUPPORT_SHARE = 0.6
-BLOCK = 128  # symmetric_sums computes this many rows of K at a time; sub-buffers may begin at multiples of 128 values
+BLOCK = 128  # symmetric_sums computes this many rows of K at a time, a number that keeps sub-buffers aligned
 ONE_THREAD = 1024  # BLAS uses one thread for products of at most this many rows
 BLOCK_VALUES = 1 << 15  # number of values of K in a block on the host, so that a CPU cache holds the block
 
@@ -185,10 +185,10 @@ def _in_float64(
 ) -> Vector:
     """Return sums of K(S, X) over the support vectors S, weighted by their coefficients, in float64.
 
-    Each group of support vectors has sums of its own, as in :meth:`Support.responses`. ``others`` holds S, the
-    coefficients, and the end of each group. The host computes the sums if ``on_host`` is set, or if the device lacks
-    doubles or memory. The host computes one block of K after another within the free part of the memory budget. Raises
-    MemoryLimitError if the budget is too small for a block.
+    A group is a range of support vectors, and K is summed over each group separately. ``others`` holds S, the
+    coefficients, and for each group the index after its last support vector. The host computes the sums if ``on_host``
+    is set, or if the device lacks doubles or memory. The host computes one block of K after another within the free
+    part of the memory budget. Raises MemoryLimitError if the budget is too small for a block.
     """
     support, b, ends = others
     if not (on_host or stream.profile.lacks("float64")):

@@ -156,13 +156,13 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
 ACTIVE = 64  # number of clusters of similar rows that are filled at a time; the default of GTSVM
 _GROUP = 64  # number of work-items of a work-group that assigns rows to clusters of similar rows
 _LANES = 16  # number of clusters of similar rows whose bit sets of columns are stored interleaved
-# EXCESS: number of zeros that a cluster of rows stores, divided by the number for a cluster of consecutive sorted rows.
+# A cluster of rows is estimated to store EXCESS times as many zeros as equally many neighbours in sorted order.
 EXCESS = 0.85
 # Rows are sorted before clustering if there are at least _CROSSING times as many clusters as are filled at a time.
 _CROSSING = 8
-_SAMPLE = 2048, 1 << 22  # limits of rows and values in a sample of rows, from which the columns to sort by are chosen
+_SAMPLE = 2048, 1 << 22  # the columns to sort by are chosen from a sample of about 2048 rows, at most 2^22 values
 _TELLING = 32  # largest number of columns by which rows are sorted
-_SORTED = 8192, 1 << 24  # limits of rows and values in a sample of rows, from which sampled_fill estimates a cluster
+_SORTED = 8192, 1 << 24  # sampled_fill estimates clusters from a sample of about 8192 rows, at most 2^24 values
 _STAGING = 256 << 20  # bytes of dense rows that are copied to the device at a time
 
 

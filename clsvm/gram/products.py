@@ -435,8 +435,8 @@ class Gram(Operator):
         """Return functions, one for each launch. Calling all of them adds D K(U, X) to the sums c of ``update``.
 
         ``update`` also holds the weights D. The right-hand rows U are in sections, which are ranges of rows of
-        ``panel``. Each section has sums of its own. X are the dense rows in the lane groups ``groups`` (V rows each).
-        The functions may be called again after new data are written to the same buffers.
+        ``panel``. K is summed over each section separately. X are the dense rows in the lane groups ``groups`` (V rows
+        each). The functions may be called again after new data are written to the same buffers.
         """
         single = len(groups) == 1 and self.stream.profile.style == "simd"
         product = "sections, one group" if single else "sections"

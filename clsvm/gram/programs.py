@@ -60,7 +60,7 @@ class Product(NamedTuple):
 
 
 SLABS = 8  # largest number of buffers ("slabs") that hold rows of K
-# SECTION: a buffer describes section s, a range of the rows U of K(X, U), by three ints from index SECTION * s on.
+# The rows U of K(X, U) are divided into ranges (sections). SECTION is the distance of their descriptions, in ints.
 SECTION = ALIGNMENT // 4
 _SECTIONS = "-DUPDATE", f"-DSECTIONS={SECTION}"
 
@@ -179,9 +179,9 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
 
 
 ROWS_EACH, FORTH, LINE = (
-    4,  # ROWS_EACH: rows U for which a CPU's work-item or a GPU's work-group adds weighted values of K(X, U) over X
-    4,  # FORTH: lane groups (V rows X each) for which a CPU's work-item adds weighted values of K(X, U) over U
-    16,  # LINE: rows X for which a GPU's work-group adds weighted values of K(X, U) over U
+    4,  # ROWS_EACH: number of rows u for which a CPU's work-item or a GPU's work-group sums w(x) K(x, u) over x
+    4,  # FORTH: number of lane groups (V rows x each) for which a CPU's work-item sums w(u) K(x, u) over u
+    16,  # LINE: number of rows x for which a GPU's work-group sums w(u) K(x, u) over u
 )
 
 

@@ -31,16 +31,16 @@ from clsvm.opencl.contexts import thread_dict
 from clsvm.opencl.stream import ALIGNMENT, Buffer, JoinedArrays, Stream, join_arrays
 
 Vector = NDArray[np.float64]
-_TILE = 64  # in every layout, a multiple of V (interleaved rows) and of the size of a block of rows U of K(X, U)
+_TILE = 64  # in every layout a multiple of V (rows stored interleaved) and of the rows U in a block of K(X, U)
 # Sub-buffers must be aligned, so each group of support vectors begins at a multiple of _BEGIN rows in its buffer.
 _BEGIN = ALIGNMENT // 4
 CHUNK = 256 << 20  # rows to predict are copied to the device in chunks of at most this many bytes
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANEL if it is kept, else PASSING
 MIN_PANEL = 512  # a buffer that each call refills has room for at least this many support vectors
 ALL = slice(None)  # select every group of support vectors
-SECTIONS = 16  # if a buffer has parts of at least this many groups of support vectors, one launch sums K for all groups
-WEIGHTS = 8 << 20  # largest size in bytes of coefficients on the device, unless a single Piece has more
-ROW_OVERHEAD = 24  # bytes for the squared norm of a row and for its index in device order
+SECTIONS = 16  # one launch sums K for all groups of support vectors in a buffer if there are at least this many
+WEIGHTS = 8 << 20  # largest size in bytes of coefficients on the device, unless one group's part of a buffer has more
+ROW_OVERHEAD = 24  # bytes for a row's squared norm and for its place in the order in which the device stores rows
 MAX_BATCH = 64  # largest number of rows in a small batch, a multiple of V (rows that kernels compute side by side)
 SHARE = 1 / 128  # largest share of the memory budget that a SmallBatchPredictor takes
 PREDICTORS = 8  # largest number of SmallBatchPredictors that a thread keeps for each queue and number of sums
@@ -58,7 +58,8 @@ def whole_tiles(rows: int) -> int:
 class Piece(NamedTuple):
     """Describe a piece: consecutive support vectors of one group that one panel holds.
 
-    A group is a range of support vectors that has sums of its own. A panel is a device buffer of support vectors.
+    A group is a range of support vectors, and K is summed over each group separately. A panel is a device buffer of
+    support vectors.
 
     Attributes
     ----------
@@ -83,8 +84,8 @@ class Piece(NamedTuple):
         """Return three numbers by which kernels find the piece in its buffer (SECTIONS in epilogue.mako).
 
         The numbers are: how many support vectors the piece has; the position of the first one in the panel, minus
-        ``begin``; the index of the piece's group, minus ``first``. A group is a range of support vectors that has sums
-        of its own.
+        ``begin``; the index of the piece's group, minus ``first``. A group is a range of support vectors, and K is
+        summed over each group separately.
         """
         return np.array([self.size, self.at - begin, self.group - first], np.int32)
 
@@ -92,10 +93,10 @@ class Piece(NamedTuple):
 def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
     """Divide groups of support vectors into pieces, and distribute the pieces to device buffers of equal size.
 
-    A group is a range of support vectors that has sums of its own. ``ends`` holds the index after the last support
-    vector of each group. Return the capacity of a buffer in support vectors, and the pieces in each buffer. The
-    capacity is at most max(most, 64). Each piece begins at a multiple of _BEGIN rows in its buffer, because sub-buffers
-    must be aligned.
+    A group is a range of support vectors, and K is summed over each group separately. A piece is the part of a group in
+    one buffer. ``ends`` holds the index after the last support vector of each group. Return the capacity of a buffer,
+    in support vectors, and the pieces in each buffer. The capacity is at most ``most``, or 64 if ``most`` is less. Each
+    piece begins at a multiple of _BEGIN rows in its buffer, because sub-buffers must be aligned.
     """
     sizes = np.diff([0, *ends])
     places = int((-(-sizes[:-1] // _BEGIN) * _BEGIN).sum() + sizes[-1])
@@ -144,7 +145,8 @@ def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity
 class LoadedPanel(NamedTuple):
     """Hold support vectors that were copied into one panel, a device buffer.
 
-    The support vectors are in groups, each of which has sums of its own. A piece is the part of a group in this panel.
+    The support vectors are in groups, and K is summed over each group separately. A piece is the part of a group in
+    this panel.
 
     Attributes
     ----------
@@ -167,7 +169,7 @@ class LoadedPanel(NamedTuple):
     def add(self, gram: Gram, run: Sequence[int], coefficients: Vector, c: Buffer, n: int, first: int) -> list[Buffer]:
         """Add sums of K over support vectors, weighted by ``coefficients``, to the buffer c (groups * problems, n).
 
-        The support vectors are in groups, and each group has sums of its own. A piece is the part of a group that is in
+        The support vectors are in groups, and K is summed over each group separately. A piece is the part of a group in
         this panel, and ``run`` holds the indices of the pieces to sum. ``gram`` holds the rows to predict. The first
         array (problems, n) in c has the sums of group ``first``, and the next groups follow. Return the buffers that
         the caller frees once the launches have finished.
@@ -199,8 +201,8 @@ class Support:
     stay on the device if they take at most a quarter of the free memory. Otherwise every call copies the support
     vectors into one panel, a part at a time. The sums are the same in both cases.
 
-    The support vectors are in one or more groups, and each group has sums of its own. A piece is the part of a group
-    that is in one panel.
+    The support vectors are in one or more groups, and K is summed over each group separately. A piece is the part of a
+    group that is in one panel.
 
     Attributes
     ----------
@@ -336,9 +338,10 @@ class Support:
         return range(len(self._ends))[groups]
 
     def vectors_of(self, among: slice, coefficients: Vector) -> tuple[Data, Vector, Sequence[int]]:
-        """Return the support vectors of the groups ``among``, their coefficients, and where each group ends.
+        """Return the support vectors S of the groups ``among``, their coefficients, and the end of each group.
 
-        A group is a range of support vectors that has sums of its own (:meth:`responses`).
+        A group is a range of support vectors, and K is summed over each group separately. The end of a group is the
+        index in S after its last support vector.
         """
         groups = self.among(among)
         cuts = (0, *self._ends)[groups.start : groups.stop + 1]
@@ -348,7 +351,7 @@ class Support:
     def _sums(self, stream: Stream, gram: Gram, coefficients: Vector, groups: range) -> Vector:
         """Return the sums of K over each selected group of support vectors, weighted by ``coefficients``.
 
-        A group is a range of support vectors with sums of its own. ``groups`` has the indices of the selected groups.
+        A group is a range of support vectors. ``groups`` has the indices of the selected groups.
         ``coefficients`` has a row for each dual problem. The result (groups * problems, n_pad) has a column for each
         row of ``gram``, in the order in which the device stores the rows. Padding rows have columns too.
         """
@@ -399,7 +402,7 @@ class SmallBatchPredictor:
         self._weights_of = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
         self._written: Vector | None = None  # the coefficients that were last copied to the device
         self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by the number of lane groups (V rows each)
-        # Build programs before taking the stream's lock: a fork takes the locks in this order too (no deadlock).
+        # Build programs before taking the stream's lock. A fork takes both locks in this order, so nothing deadlocks.
         self._prepare(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
         self._predict(stream, np.zeros((1, d)), np.zeros((problems, m)))
@@ -409,13 +412,12 @@ class SmallBatchPredictor:
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
         """Return the sums of K over each group of support vectors, weighted by ``coefficients`` (problems, m).
 
-        A group is a range of support vectors that has sums of its own. The result is (groups * problems, n), for at
-        most MAX_BATCH rows X (n, d).
+        A group is a range of support vectors. X (n, d) has at most MAX_BATCH rows. The result is (groups * problems, n).
 
         Raises ValueError for a row whose squared norm exceeds the range of the dtype.
         """
         self._prepare(-(-X.shape[0] // self._rows.lanes))
-        with stream.lock:  # a fork takes this lock first, so it waits until the prediction is done
+        with stream.lock:  # a thread that forks needs this lock first, so it waits until the prediction is done
             return self._predict(stream, X.toarray() if sp.issparse(X) else X, coefficients)
 
     def _predict(self, stream: Stream, X: NDArray[np.floating], coefficients: Vector) -> Vector:

@@ -59,7 +59,7 @@ class RowCache:
         # A slab is a buffer of cached rows of K. Its size is rounded, so that later fits can use the slab again.
         all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()  # size in bytes at which SLABS slabs hold all of K
         most = max(limit // SLABS, 1)  # largest size in bytes of a slab within the memory limit
-        # ``most`` is rounded down to a multiple of ``unit``. On a device with memory of its own, unit <= most / 8.
+        # ``most`` is rounded down: to a power of two if the device shares the host's memory, else by at most an eighth.
         unit = 1 << max(0, most.bit_length() - (1 if stream.unified else 4))
         self.slab_bytes = min(all_rows, max(1, most // unit) * unit, stream.largest)
         self.slab_rows = self.slab_bytes // row
@@ -102,7 +102,7 @@ class RowCache:
         cache, and an outer iteration computes at most ``entries`` rows (the constructor's argument). The cache grows up
         to :attr:`most` rows, or until the memory budget is used up.
         """
-        if not self._grow(self._entries):  # cache nothing, since the rows of one outer iteration would not fit
+        if not self._grow(self._entries):  # memory cannot hold the rows of one outer iteration, so nothing is cached
             self._stream.give_slabs_back()
             self._slabs.clear()
             self._most = 0
@@ -176,7 +176,7 @@ class StoredGram(Operator):
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         given = self._store._replace(slot=at).arguments()
-        assert update  # solvers pass no ``update`` only if ``by_blocks`` is true, which it is not for a StoredGram
+        assert update  # solvers omit ``update`` only for an operator whose ``by_blocks`` is true, unlike a StoredGram's
         self._add_between((panel.capacity,), None, given, right.rows, count, update.D, update.c)
 
 
@@ -186,7 +186,7 @@ def nbytes(n: int, dtype: str) -> int:
 
 
 def needed_bytes(gram: Operator) -> int:
-    """Return the number of bytes that :func:`computed` allocates for K and for a buffer of the rows U of K(X, U)."""
+    """Return how many bytes :func:`computed` allocates: for K, and for a buffer of rows U while it computes K(X, U)."""
     return nbytes(gram.rows.n_pad, gram.rows.dtype) + gram.panel_bytes(_AT_A_TIME)
 
 

@@ -481,7 +481,7 @@ def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArra
     xx = between(rows.least, rows.largest, wide)[:, None, None]
     yy = between(others.least, others.largest, wide)[:, None]
     with np.errstate(invalid="ignore"):  # infinite norms give nan
-        # Where xx = yy, |x| |y| is replaced by xx. For the cosine 1, sqdist = xx + yy - 2 dot is then exactly 0.
+        # Where xx = yy, |x| |y| = xx is used without square roots, so that the cosine 1 gives a sqdist of exactly 0.
         dot = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy)) * _COSINES
         return {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0)}
 

@@ -23,7 +23,7 @@ from clsvm.opencl.stream import Stream
 from clsvm.parameters import Number
 
 UNIT = 128  # if ``plan`` chooses tiles smaller than the matrix, their number of rows is a multiple of UNIT
-TABLES = 1 << 14, 64  # memory for small device buffers, in bytes: TABLES[0] + TABLES[1] * (rows of a tile)
+TABLES = 1 << 14, 64  # small device buffers take TABLES[0] + TABLES[1] * t bytes, for matrix tiles of t rows
 # A matrix (n, n) is divided into square tiles of about n / PARTS rows, but at least MIN_TILE rows if memory allows it.
 MIN_TILE, PARTS = 1024, 8
 

@@ -192,7 +192,7 @@ class FoldSolution(NamedTuple):
         b, f = found.b, found.f.copy()
         rows = certificate.rows_to_check(problem, b, f, np.full(problem.n, found.error_bound), settings["tol"])
         rows[stored_rows] = True
-        # In float64, ``error_bound`` is so small that rounding in updates of f matters, too. So all rows are checked.
+        # ``error_bound`` leaves out rounding in updates of f, which matters in float64. So all of f is computed anew.
         rows |= found.dtype == "float64"
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
         optimality = certificate.of(problem, b, f)

@@ -41,7 +41,7 @@ Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]
 
 # Decision values of pairs of classes take at most MAX_BYTES bytes, and at most the memory limit divided by SHARE.
 MAX_BYTES, SHARE = 64 << 20, 4
-# For each row and pair of classes, device and host each allocate two sums over support vectors: one for each class.
+# For a row and classes i and j, device and host each allocate two sums: over support vectors of i, and of j.
 COPIES = 4
 
 

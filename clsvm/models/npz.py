@@ -57,7 +57,7 @@ from clsvm.tasks import CLASSES, TASKS
 FORMAT, VERSION = "clsvm model", 1
 _COMMON = (
     *("format", "version", "kernel", "dtype", "task", "dual_coef", "intercept", "classes", "n_support"),
-    *("layout", "centre", "reason"),  # stored even if there is no layout, so that a file that lacks them is refused
+    *("layout", "centre", "reason"),  # every model file has these entries, so a file that lacks one is damaged
 )
 _PARTITION = {"order", "dense"}
 _DENSE, _CSR = ("support_vectors",), ("data", "indices", "indptr", "shape")

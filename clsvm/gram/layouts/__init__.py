@@ -26,7 +26,7 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, BITS, CSR, CLUSTERED, HYBRID, INVERTED)}
-# gathered_plan replaces "dense" by "csr" if a value of K costs less than this share of its cost in the layout "dense"
+# gathered_plan takes the layout "csr" if a value of K costs less than SOONER times as much as in the layout "dense".
 SOONER = 0.8
 _SAMPLE = 2048  # number of rows from which the density of columns is estimated
 # Dense rows are centred by the mean of a sample of about this many rows, or of all rows if the sample has an outlier.

@@ -48,16 +48,15 @@ from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
-ORDERED = 8192  # if X has more columns, the layout csr numbers them by falling number of entries, for the caches
+ORDERED = 8192  # more columns are numbered by falling number of entries, so that frequent ones share cache lines
 VALUE = 1.4  # cost of the kernel function and of storing its value, as a multiple of value_cost in the device's profile
 CONVERTED = 1000.0  # cost of converting a value of a dense row to CSR, in multiply-adds of dense rows
-# A block is a group of right-hand rows U of a product K(X, U). A block is copied as a whole into a buffer.
-LINE = 12000.0  # cost of copying a feature of a block of the rows U of K(X, U), in multiply-adds of dense rows
+# LINE: cost of copying one feature of a block, a group of CSR rows U of K(X, U), from CSR into a dense buffer.
+LINE = 12000.0  # the unit is one multiply-add in a product of dense rows
 CACHED = 4096  # a CPU's second-level cache holds this many features of a block of 64 rows U of K(X, U)
 # For K(X, U), an entry X[i, j] costs 1 + FAR times as much if the cache does not hold feature j of the rows U.
 FAR = 3.0
 TEAM_ITEMS = 256  # number of work-items in a work-group
-# Costs of storing the densest columns of sparse rows densely, zeros included:
 MADE = 1.05  # factor on the cost of a value of K, for the time to separate dense columns from sparse ones
 BEGUN = 0.5  # added to the cost of a value of K if columns are stored densely, in units of the profile's value_cost
 
@@ -209,7 +208,8 @@ class CsrReader(Reader):
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
         """Copy the rows U of K(R, U) into the buffer ``right``, one block at a time, and yield a launch for each block.
 
-        The launch computes K(R, U) for the block. R are rows of X, at the positions in ``rows``. ``panel`` is unused.
+        The launch computes K(R, U) for the block. R are the rows of X at the positions in ``rows``: V rows for each of
+        ``groups``. ``count`` holds the number of rows U. ``panel`` is unused, since the launch reads R in X.
         """
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
@@ -426,8 +426,8 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
 # If rows have few entries, an inverted index has blocks of up to MAX_BLOCK rows. A row's number in a block has 16 bits.
 BLOCK, MAX_BLOCK = 16384, 1 << 16
 ADDED = 2.0  # cost of storing a sum over densely stored columns and of reading it, as a multiple of value_cost
-LIST = 60.0  # finding the entries of a block of rows in one column costs as much as this many multiply-adds of entries
-COLD = 1.75  # factor on LIST, the cost of finding a column's entries, if K(X, U) has few rows U
+LIST = 60.0  # cost of finding a column's entries in a block of an inverted index, as a multiple of profile.hit_cost
+COLD = 1.75  # factor on the cost LIST if K(X, U) has few rows U, because a CPU then waits for memory
 MIN_INDEXED = 256  # an inverted index is made for at least this many rows
 PARTS = 4  # an inverted index is built by about this many work-items for each compute unit
 WEIGHED = 512  # a work-item adds weighted values of K to the sums of this many rows
@@ -586,7 +586,7 @@ def _index(stream: Stream, rows: CsrRows, columns: int) -> InvertedIndex:
     entries, real = rows.entries(n), np.dtype(rows.dtype)
     size = _size(n, columns, entries)
     most = rows.entries(size)
-    if most >= 1 << 31:  # offsets of entries in a block are ints
+    if most >= 1 << 31:  # the index stores offsets in a block as 32-bit ints
         raise BufferSizeError(f"a block of {size} rows has {most} entries, expected fewer than {1 << 31}")
     blocks = -(-n // size)
     parts = 1 << (-(-PARTS * units // blocks) - 1).bit_length()

@@ -44,7 +44,7 @@ WORTH = 1 << 20  # a work-item does at least this many multiply-adds, so that it
 UNEVEN = 8
 # The first-level cache holds CHUNK features of both the rows of X and the rows U that a work-item multiplies.
 CHUNK = 128
-# If rows have more than CUT[s] * CHUNK features, K(X, U) is summed CHUNK features at a time. s is the size class of U.
+# With more than CUT * CHUNK features, a CPU sums K(X, U) CHUNK features at a time. CUT is for many or few rows U.
 CUT = {"many": 1, "few": 4}
 WAIT = 1.5  # for few rows U, a CPU waits for memory: a multiply-add of K(X, U) then costs WAIT times as much
 # Cost of the kernel function in the layouts "dense" and "clustered", as a multiple of the profile's value_cost.
@@ -53,8 +53,8 @@ DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
 AHEAD = 64  # kernels prefetch the values of rows this number of features ahead of their use
 # A work-item takes at most RUN lane groups, each of V rows. A compute unit gets at least SHARE work-items.
 RUN, SHARE = 16, 8
-SKIPPED = 1024  # multiply-adds cost more if more than this many columns are zero in all rows of a cluster
-SCATTERED = 1280  # multiply-adds cost twice as much if SKIPPED + SCATTERED columns are zero in all rows of a cluster
+SKIPPED = 1024  # a multiply-add costs more if a cluster leaves out more than this many columns, zero in all its rows
+SCATTERED = 1280  # a multiply-add costs twice as much if a cluster of rows leaves out SKIPPED + SCATTERED columns
 FIRST = 600.0  # cost of loading a feature of the rows U of K(X, U) into a cache, in multiply-adds of dense rows
 NEAR = 256  # this many features of the rows U of K(X, U) stay in a cache, and cost nothing to load
 STAGING = 256 << 20  # bytes of rows that are copied at a time to a device that does not share the host's memory
@@ -263,9 +263,9 @@ class LaneReader(Reader):
 
     def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
-        # _panels: the largest number of rows of a panel so far, and a buffer with the index at which each V rows begin
+        # _panels: the largest capacity of a panel so far, and a buffer of the indices at which its lane groups begin
         self._panels: tuple[int, Buffer] = (0, None)
-        self._gathers: dict[str, OpenCLKernel] = {}  # kernels by the size class of U in K(X, U)
+        self._gathers: dict[str, OpenCLKernel] = {}  # OpenCL kernels for "two", "few" and "many" rows U of K(X, U)
 
     def values_bytes(self, capacity: int) -> int:
         return capacity * max(self.rows.length, 1) * self.real.itemsize
