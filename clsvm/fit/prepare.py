@@ -36,7 +36,7 @@ from clsvm.solvers.result import Result, Settings
 WHOLE_SHARE = 0.5  # share of the free memory that the whole kernel matrix may take
 # X may be stored twice on the device if both copies and a solve's arrays take at most the share SHARED of free memory.
 SHARED = 0.25
-# The dual's linear term and K @ (start coefficients) must be below RANGE_SHARE * (largest number), lest sums overflow.
+# The dual's linear term and K @ (start coefficients) must be below RANGE_SHARE * (the device's largest number).
 RANGE_SHARE = 1e-3
 
 

@@ -207,7 +207,7 @@ class Streamed:
                     used = made
             finally:
                 # Wait until the worker thread is idle, because the buffers that it fills are freed next.
-                # Leaving the executor's context may not wait. Before Python 3.13, Ctrl-C can mark a busy thread as done.
+                # Leaving the executor's context may not wait: Ctrl-C can mark a busy thread as done before Python 3.13.
                 if os.getpid() == process:  # a forked process has no worker thread
                     worker.submit(int).result()
 

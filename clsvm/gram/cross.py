@@ -55,7 +55,7 @@ EACH = 4  # number of work-items in a launch for each compute unit
 CACHE = 2 << 20  # a work-item keeps at most about this many bytes of kernel values, so that a core's cache holds them
 # The scratch memory of a work-item holds kernel values of MIN_SUB to MAX_SUB lane groups. A lane group is V rows of X.
 MIN_SUB, MAX_SUB = 2, 8
-SEVERAL = 4  # with fewer outputs than SEVERAL, scratch memory holds at most MAX_SUB / 2 lane groups (V rows each)
+SEVERAL = 4  # for fewer than 4 outputs, scratch memory holds kernel values of at most MAX_SUB / 2 lane groups of V rows
 
 
 def usual_tile_bytes(stream: Stream, row: int) -> int:

@@ -179,9 +179,9 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
 
 
 ROWS_EACH, FORTH, LINE = (
-    4,  # ROWS_EACH: number of rows u for which a CPU's work-item or a GPU's work-group sums w(x) K(x, u) over x
-    4,  # FORTH: number of lane groups (V rows x each) for which a CPU's work-item sums w(u) K(x, u) over u
-    16,  # LINE: number of rows x for which a GPU's work-group sums w(u) K(x, u) over u
+    4,  # ROWS_EACH: number of rows u for which a CPU's work-item or GPU's work-group sums K(x, u) over x, with weights
+    4,  # FORTH: number of lane groups (V rows x each) for which a CPU's work-item sums K(x, u) over u, with weights
+    16,  # LINE: number of rows x for which a GPU's work-group sums K(x, u) over u, with weights
 )
 
 

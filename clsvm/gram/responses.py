@@ -38,7 +38,7 @@ CHUNK = 256 << 20  # rows to predict are copied to the device in chunks of at mo
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANEL if it is kept, else PASSING
 MIN_PANEL = 512  # a buffer that each call refills has room for at least this many support vectors
 ALL = slice(None)  # select every group of support vectors
-SECTIONS = 16  # one launch sums K for all groups of support vectors in a buffer if there are at least this many
+SECTIONS = 16  # for dense rows, one launch sums K for all groups of support vectors in a buffer if it has this many
 WEIGHTS = 8 << 20  # largest size in bytes of coefficients on the device, unless one group's part of a buffer has more
 ROW_OVERHEAD = 24  # bytes for a row's squared norm and for its place in the order in which the device stores rows
 MAX_BATCH = 64  # largest number of rows in a small batch, a multiple of V (rows that kernels compute side by side)
@@ -412,7 +412,8 @@ class SmallBatchPredictor:
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
         """Return the sums of K over each group of support vectors, weighted by ``coefficients`` (problems, m).
 
-        A group is a range of support vectors. X (n, d) has at most MAX_BATCH rows. The result is (groups * problems, n).
+        A group is a range of support vectors. The result is (groups * problems, n). X (n, d) has at most MAX_BATCH
+        rows.
 
         Raises ValueError for a row whose squared norm exceeds the range of the dtype.
         """
