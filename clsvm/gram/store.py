@@ -176,7 +176,7 @@ class StoredGram(Operator):
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
         given = self._store._replace(slot=at).arguments()
-        assert update  # solvers omit ``update`` only if the operator's ``by_blocks`` is true, and a StoredGram's is false
+        assert update  # solvers omit ``update`` only for operators with ``by_blocks``, which is false here
         self._add_between((panel.capacity,), None, given, right.rows, count, update.D, update.c)
 
 

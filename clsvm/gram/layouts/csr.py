@@ -48,11 +48,11 @@ from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
-ORDERED = 8192  # more columns are numbered by falling number of entries, so that frequent ones share cache lines
+ORDERED = 8192  # more columns than this are numbered by falling number of entries, so that frequent ones are neighbours
 VALUE = 1.4  # cost of the kernel function and of storing its value, as a multiple of value_cost in the device's profile
 CONVERTED = 1000.0  # cost of converting a value of a dense row to CSR, in multiply-adds of dense rows
-# LINE: cost of copying one feature of a block, a group of CSR rows U of K(X, U), from CSR into a dense buffer.
-LINE = 12000.0  # the unit is one multiply-add in a product of dense rows
+# The unit of the cost LINE is one multiply-add in a product of dense rows.
+LINE = 12000.0  # cost of copying one feature of a block, a group of CSR rows U of K(X, U), into a dense buffer
 CACHED = 4096  # a CPU's second-level cache holds this many features of a block of 64 rows U of K(X, U)
 # For K(X, U), an entry X[i, j] costs 1 + FAR times as much if the cache does not hold feature j of the rows U.
 FAR = 3.0
