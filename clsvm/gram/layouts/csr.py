@@ -50,14 +50,14 @@ from clsvm.opencl.stream import Buffer, Stream
 
 ORDERED = 8192  # more columns than this are numbered by falling number of entries, so that frequent ones are neighbours
 VALUE = 1.4  # cost of the kernel function and of storing its value, as a multiple of value_cost in the device's profile
-CONVERTED = 1000.0  # cost of converting a value of a dense row to CSR, in multiply-adds of dense rows
+CONVERTED = 1000.0  # cost of converting one value of a dense row to CSR; a multiply-add of dense rows costs 1
 # The unit of the cost LINE is one multiply-add in a product of dense rows.
 LINE = 12000.0  # cost of copying one feature of a block, a group of CSR rows U of K(X, U), into a dense buffer
 CACHED = 4096  # a CPU's second-level cache holds this many features of a block of 64 rows U of K(X, U)
 # For K(X, U), an entry X[i, j] costs 1 + FAR times as much if the cache does not hold feature j of the rows U.
 FAR = 3.0
 TEAM_ITEMS = 256  # number of work-items in a work-group
-MADE = 1.05  # factor on the cost of a value of K, for the time to separate dense columns from sparse ones
+MADE = 1.05  # factor on the cost of a value of K if a layout first separates dense columns from sparse ones
 BEGUN = 0.5  # added to the cost of a value of K if columns are stored densely, in units of the profile's value_cost
 
 

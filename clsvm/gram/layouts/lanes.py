@@ -55,7 +55,7 @@ AHEAD = 64  # kernels prefetch the values of rows this number of features ahead 
 RUN, SHARE = 16, 8
 SKIPPED = 1024  # a multiply-add costs more if a cluster leaves out more than this many columns, zero in all its rows
 SCATTERED = 1280  # a multiply-add costs twice as much if a cluster of rows leaves out SKIPPED + SCATTERED columns
-FIRST = 600.0  # cost of loading a feature of the rows U of K(X, U) into a cache, in multiply-adds of dense rows
+FIRST = 600.0  # cost of loading a feature of the rows U of K(X, U) into a cache; a multiply-add of dense rows costs 1
 NEAR = 256  # this many features of the rows U of K(X, U) stay in a cache, and cost nothing to load
 STAGING = 256 << 20  # bytes of rows that are copied at a time to a device that does not share the host's memory
 
