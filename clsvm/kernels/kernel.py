@@ -29,7 +29,7 @@ _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).
 _DIGITS = 1e-3
 _CELLS = 1 << 18  # the host computes about this many terms e(x_j, y_j) of f(sum_j e(x_j, y_j)) at a time
 _SAMPLE = 500  # number of rows on which Kernel.check tests a kernel function
-# Kernel.rounding tests rows x and y with <x,y> = (1 - t) |x| |y|, where t = 2 (eps / 2)^s for steps s from 1 to 0.
+# Kernel.rounding tests rows with <x,y> = (1 - t) |x| |y|, for t = 0 and t = 2 (eps / 2)^s with exponents s in [0, 1].
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # the 1000 values are for functions of |x - y| alone
 # Kernel.rounding tests rows whose squared norms are the products of _SIZES and the largest squared norm.
 _SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])

@@ -37,8 +37,8 @@ from clsvm.report import Display, NystromReport, Status
 
 # A fit begins in the most precise dtype if the inducing points' kernel matrix has a condition number above COARSE.
 COARSE = 1e7
-# Without float64, the diagonal of a kernel matrix grows by at least min(SINGLE, SQUARES / penalty) times its mean.
-# Errors of float32 in the inducing points' kernel matrix could exceed the penalty; a larger diagonal outweighs them.
+# Without float64, the diagonal D of a kernel matrix becomes at least D + min(SINGLE, SQUARES / penalty) * mean(D).
+# A larger diagonal of the kernel matrix outweighs rounding errors of float32, which could exceed a small penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
 # Names of attributes that the fit report copies, under the same names, from Result and from Preconditioner.
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"

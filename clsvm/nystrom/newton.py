@@ -45,14 +45,14 @@ INEXACT = 0.1  # far from the optimum, the conjugate gradients of a Newton step 
 FINE = {"float32": 1e-3, "float64": 1e-9}  # conjugate gradients never aim at a smaller relative residual, by dtype
 ENOUGH = 1e-4  # fraction of the predicted decrease of the objective that a step must reach (Armijo)
 HALVINGS = 30  # largest number of halvings of a step length
-# Gradients use the most precise dtype if rounding may change decision values by over REFINE * max |target - offset|.
+# If rounding may change decision values by over REFINE * max |target - offset|, gradients are computed in float64.
 REFINE = 2e-4
 LEAST = 1e-300  # replaces 0 in a product with infinity, which would be nan
 EPS = float(np.finfo(np.float64).eps)
 SAFE = 4.0  # an output's coefficients stay 0 if its first gradient is below SAFE times the gradient's rounding error
-# A solve converges only if rounding changes decision values by at most MOST_ROUNDING * max |target - offset|.
+# A solve is not converged if rounding may change decision values by over MOST_ROUNDING * max |target - offset|.
 MOST_ROUNDING = 1e-3
-# The estimate of the rounding error of decision values is multiplied by 1 + FEW * m / n, for m inducing points, n rows.
+# With m inducing points and n rows, the estimated rounding error of decision values is multiplied by 1 + FEW * m / n.
 FEW = 9.0
 STALL = 0.5  # a solve has stalled if a step neither lowers the objective nor halves the gradient's norm
 
@@ -169,7 +169,7 @@ class Newton:
         if start is not None and has_gradient.any():
             start = start / self.units
             if self.loss.coupled:
-                # Subtract from each coefficient the mean over the outputs: _upper_bound needs a mean of 0.
+                # _upper_bound needs coefficients whose mean over the outputs is 0 for every inducing point.
                 start = start - start.mean(axis=0)
             self.u = np.where(has_gradient[:, None], self.P.of_coefficients(start), 0.0)
             self.result.alpha = start * has_gradient[:, None] if self.P.pivots is None else self.P.alpha(self.u)

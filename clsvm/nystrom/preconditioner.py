@@ -44,25 +44,25 @@ from clsvm.threads import all_threads, one_thread
 
 Vector = NDArray[np.float64]
 # JITTER: number added to the diagonal of the m inducing points' kernel matrix, in units of eps * m * mean diagonal.
-# GROWTH: after a failed Cholesky factorisation, the tolerance below which a pivot counts as 0 grows by this factor.
+# GROWTH: after a failed Cholesky factorisation with pivots, its tolerance for zero pivots grows by this factor.
 JITTER, GROWTH = 4.0, 10.0
-# MAX_PIVOT_TOL: no pivot above this share of the kernel matrix's mean diagonal counts as 0. MAX_PIVOT_TOL_64: float64.
-# If a Cholesky factorisation fails although pivots up to MAX_PIVOT_TOL count as 0, K counts as indefinite.
+# MAX_PIVOT_TOL (in float64 MAX_PIVOT_TOL_64): largest tolerance for zero pivots, divided by the mean diagonal entry.
+# If a Cholesky factorisation fails even with the largest tolerance for zero pivots, the matrix counts as indefinite.
 MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
 SINGULAR = 1e10  # if the inducing points' kernel matrix has a larger condition number, some of the points are left out
 SMALL_WORK = 1 << 30  # linear algebra with fewer multiply-adds uses one thread
 _BLOCK, _ROWS = 512, 4096  # columns of a matrix copied at a time; sampled rows multiplied at a time
 RATIOS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # candidates for the ratio of sampled rows to inducing points
-FEW_SAMPLE_STEPS = 150  # assumed conjugate gradient steps of a solve if only the inducing points are sampled
+FEW_SAMPLE_STEPS = 150  # assumed conjugate gradient steps if the preconditioner is made from the inducing points alone
 # HOST: cost of a float64 multiply-add on the host, in multiply-adds of a dense product on the device.
 # OUTPUT: cost of using a kernel value for one output, in multiply-adds of a dense product on the device.
 HOST, OUTPUT = 2.0, 3.0
-RESTART_FACTOR = 2.0  # assumed ratio of real to theoretical conjugate gradient steps: each Newton step starts anew
-# With a non-quadratic loss, a fit is assumed to solve SOLVES linear systems and compute the factor A MAKES times.
+RESTART_FACTOR = 2.0  # assumed ratio of real to theoretical conjugate gradient steps, as Newton steps restart them
+# With a non-quadratic loss, a fit is assumed to solve SOLVES linear systems and to make MAKES preconditioners.
 SOLVES, MAKES = 3, 8
 MAX_B_BYTES = 1 << 30  # limit of the bytes of the preconditioner's matrix B, which has a row for each sampled row
-# MIN_PENALTY: with a smaller penalty / (K's mean diagonal), the preconditioner's matrix B is computed in float64.
-# MAX_CONDITION: with a larger condition number of the inducing points' K, the matrix B is computed in float64.
+# MIN_PENALTY: for a smaller penalty / mean diagonal of the kernel matrix, the preconditioner's matrix B is in float64.
+# MAX_CONDITION: for a larger condition number of the kernel matrix, the preconditioner's matrix B is in float64.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 
 
@@ -117,7 +117,7 @@ class Preconditioner:
         with _threads(self.m**3 / 3):
             if not self._factor(factors, lower=False) or _condition(factors) > SINGULAR:
                 np.fill_diagonal(factors, diagonal)
-                # The factorisation above overwrote the upper triangle. The lower triangle still has K, for _pivoted.
+                # The first factorisation overwrote only the upper triangle. The lower one still has the kernel matrix.
                 factors = self._pivoted(factors, MAX_PIVOT_TOL if least else MAX_PIVOT_TOL_64)
         self._factors, self._diagonal_T = factors, factors.diagonal().copy()
         self._diagonal_A = self._diagonal_T
@@ -224,7 +224,7 @@ class Preconditioner:
         scale: square roots of the weights D of the inducing points, (m,).
         """
         factors = self._factors
-        for done, following in _blocks(self.rank):  # write the transpose of T diag(scale) to the lower triangle
+        for done, following in _blocks(self.rank):  # T stays above the diagonal; write (T diag(scale))' below it
             factors[following, done] = factors[done, following].T * scale[following, None]
             corner = factors[done, done]
             factors[done, done] = np.triu(corner, 1) + np.triu(corner).T * scale[done, None]
@@ -266,11 +266,13 @@ class Preconditioner:
         return alpha
 
     def from_alpha(self, g: Vector) -> Vector:
-        """Return the gradient T^-T g (k, r) with respect to u = T alpha.
+        """Return the gradient with respect to u = T alpha, (k, r), for k outputs.
 
-        T'T is the kernel matrix of the inducing points, and r is its rank.
+        T (r, r) is the upper triangular Cholesky factor of the kernel matrix of r inducing points. For each output, the
+        gradient s with respect to u solves T' s = g, where T' is the transpose of T. If r < m, the entries of g for the
+        other m - r inducing points are not used.
 
-        g: the gradient with respect to the coefficients alpha, (k, m), for k outputs.
+        g: the gradient with respect to the coefficients alpha of all m inducing points, (k, m).
         """
         return self._solve(g if self.pivots is None else g[:, self.pivots], self._diagonal_T, lower=0, trans=1)
 

@@ -211,7 +211,7 @@ class RowBlock:
         self._task, self._sample, self._gradient_products = task.in_units(), sample, self.cross
         self._loss, self._shares = self._task.loss, task.weights / total
         offset = self._task.offset[:, None]
-        # If the loss depends on f - y alone, subtract the offset from f and y: smaller numbers have smaller errors.
+        # If the loss depends only on decision value - target, subtract the offset from both to lessen rounding errors.
         self._shift = offset if self._loss.numbers else np.zeros_like(offset)
         self._y, self._offset = self._task.y - self._shift, offset - self._shift
         self._f = np.broadcast_to(self._offset, self._y.shape).astype(np.float64)

@@ -237,9 +237,9 @@ def find(spec: Any = None) -> DeviceInfo:
     hits = _matches(asked, here)
     if not hits:
         raise DeviceError(f"no OpenCL device matches {named}; there are:\n{describe()}")
-    # A small fit can test whether a device works, but takes seconds. It runs only if several devices match the name.
+    # A test of a device by a small fit takes seconds, so devices are tested only if several match the name.
     info = partial(_info, os.getpid(), tried=len(hits) > 1)
-    choice = asked in ("", "gpu", "cpu")  # if several devices match one of these texts, the first usable one is taken
+    choice = asked in ("", "gpu", "cpu")  # each of these texts may match several devices; the first usable one is taken
     if choice:
         order = {"gpu": 0, "cpu": 1, "other": 2}
         hits.sort(key=lambda i: (order[_kind(here[i])], -here[i].global_mem_size, i))

@@ -194,7 +194,7 @@ _GPU = Profile(
     working_set=1024,
     batch_rows=2048,
     sync=8,
-    bits_cost=16.0,  # not measured: a word of 32 features is assumed to take half the time of 32 multiply-adds
+    bits_cost=16.0,  # assumed: the inner product of 32 binary features in a word takes as long as 16 multiply-adds
     csr_cost=12.0,
     clustered_cost=1.1,
     hybrid_cost=4.0,
@@ -222,7 +222,7 @@ PROFILES = {
         value_cost=23.0,
     ),
     "gpu": _GPU,
-    # Costs were measured on an H100. Its "wide" tiles need 42 KB of local memory. Other GPUs may have only 32 KB.
+    # Costs were measured on an H100. The block size "wide" needs 42 KB of local memory; other GPUs may have only 32 KB.
     "nvidia": replace(
         _GPU,
         name="nvidia",

@@ -72,7 +72,7 @@ def prepare() -> None:
             extra[f"clsvm-{library}.icd"] = location
     if extra and (folder := _folder({**system, **extra})):
         os.environ["OCL_ICD_VENDORS"] = str(folder)
-    elif extra and not system:  # no folder can be written, so OCL_ICD_VENDORS names a library, and can name only one
+    elif extra and not system:  # if no folder can be written, OCL_ICD_VENDORS can still name one library
         os.environ["OCL_ICD_VENDORS"] = next(iter(extra.values()))
 
 
@@ -153,7 +153,7 @@ def _written(folder: Path, entries: dict[str, str]) -> Path:
     files.private_folder(folder)
     if words := files.exposed(folder):
         raise PermissionError(words)
-    for present in folder.glob("*.icd"):  # delete files that are not in ``entries``, or have other content there
+    for present in folder.glob("*.icd"):  # delete each file whose name or content is not in ``entries``
         private = present.is_file() and not present.is_symlink() and not files.changed_by_others(present)
         if not private or present.read_text("utf-8", "replace") != entries.get(present.name):
             present.unlink()

@@ -91,7 +91,7 @@ class Stream:
         self._slabs: list[tuple[memory.Key, Any]] = []
         self._spare: dict[int, list[Any]] | None = None  # freed buffers by size in bytes; None outside of recycling()
         self._loose = 1.0
-        # Oclgrind reports host memory and reused memory as uninitialised. So copy arrays and release no buffer.
+        # Oclgrind reports host memory and reused memory as uninitialised. So copy arrays and reuse no buffer.
         self.simulated = self.info.platform == SIMULATOR
         self.unified = self.info.kind == "cpu" and not self.simulated
         with context_lock:
@@ -127,8 +127,8 @@ class Stream:
         with self._runtime_call("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        other.charge(start)  # so that ``nbytes`` bytes of the limit are free; error messages state the whole limit
-        # A stream that needs memory empties every cache that is not in its ``reads``. This stream must empty none.
+        other.charge(start)  # count all but ``nbytes`` bytes as allocated; errors then state the limit of both streams
+        # A stream short of memory empties all caches but those in its ``reads``. The second stream must empty none.
         other.reads = memory.filled_caches()
         try:
             with other:
@@ -210,7 +210,7 @@ class Stream:
         self._make_available(nbytes)
         buffer = memory.slabs.take(self._key(nbytes))
         if buffer is None and self.allocated + nbytes + memory.pooled_bytes() > self.limit:
-            memory.release_pools()  # no slab in the pool has this size, so the memory is needed for a new one
+            memory.release_pools()  # no pooled buffer has this size, and a new one needs the memory of the pools
         buffer = buffer or self._made(nbytes)
         self._slabs.append((self._key(nbytes), buffer))
         self.charge(nbytes)

@@ -105,7 +105,7 @@ def solve(
         best = best._replace(steps=steps)
         if optimality.violation <= CLOSE * tol or stuck > STUCK or not should_continue(best) or steps >= most:
             return best
-        # After steps without progress, alternate with a step of the most violating pair, which always lowers the dual.
+        # Without progress, every second step changes only the most violating pair, because this always lowers the dual.
         if stuck > PAIRS and stuck % 2:
             entering = state.pair(optimality)
             made_steps, fixed = _descend(state, np.zeros_like(optimality.inside), entering, RIDGE, 1)
@@ -116,7 +116,7 @@ def solve(
         steps += made_steps
         current, noise = state.dual()
         decreased, lowest_dual = current < lowest_dual - noise, min(current, lowest_dual)
-        # Free more coefficients next time if few reached a bound: each coefficient that reaches a bound costs a step.
+        # Each coefficient that reaches a bound costs a step, so the number of freed coefficients falls if many did.
         next_max = 2 * max_joined if 4 * fixed <= np.count_nonzero(entering) else max_joined // 2
         if decreased:
             stuck, max_joined = 0, max(MIN_JOINED, next_max)
@@ -177,7 +177,7 @@ class _State:
         """
         inside, entering, middle = optimality.inside, np.zeros(len(self.b), np.int8), optimality.offset
         if optimality.fixed_sums:
-            # Use the midpoint of the extreme derivatives as offset, so that some coefficients rise and some fall.
+            # With the middle of the smallest and largest derivative as offset, some coefficients rise and others fall.
             with np.errstate(invalid="ignore"):
                 between = (optimality.least + optimality.most) / 2
             middle = np.where(np.isfinite(between), between, optimality.rho)[optimality.group]

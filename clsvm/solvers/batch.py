@@ -38,7 +38,7 @@ from clsvm.solvers.result import Result
 from clsvm.solvers.state import Limits, SmoKernel, View, max_working_set
 from clsvm.threads import one_thread
 
-# A GPU pads a subproblem to a multiple of the work-group size G, or of min(SMALL, G) if it has at most SMALL rows.
+# GPUs with work-groups of size G pad subproblems of at most SMALL rows to multiples of min(SMALL, G), others of G.
 SMALL = 128
 STOP = 0.1  # the SMO kernel stops at a violation of STOP * tol; the rest of tol is left for rounding errors of K
 FEW, STOP_FEW = 256, 0.02  # subproblems of at most FEW rows stop at STOP_FEW * tol, because their SMO costs little
@@ -135,7 +135,7 @@ def solve(gram: Operator, subproblems: Sequence[Subproblem], request: Request) -
         for W, indices in batches:
             batch = _Batch(gram, [subproblems[index] for index in indices], W, Q, request)
             if not batch.row_arguments:
-                if not blank:  # clear Q once: the padding of a kernel matrix in Q is never written, but must be finite
+                if not blank:  # clear Q once: its padding is never written, and NaN in it times 0 would give NaN
                     stream.clear(Q, nbytes)
                 blank = True
                 batch.tiles()
@@ -171,7 +171,7 @@ def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[tup
     stream, itemsize, first = gram.stream, np.dtype(gram.rows.dtype).itemsize, 0
     while first < len(order):
         W = _width(gram, sizes[order[first]])
-        panel = gram.panel_bytes(2 * W) - gram.panel_bytes(W)  # bytes of a buffer for W more rows of X
+        panel = gram.panel_bytes(2 * W) - gram.panel_bytes(W)  # bytes that W more rows take in a buffer for rows of X
         capacity = min(int(gradients.TILES * (stream.limit - stream.allocated)), stream.largest) // (
             itemsize * W * W + 3 * panel
         )
@@ -210,7 +210,7 @@ class _Batch:
             lo[p, :m], hi[p, :m], q[p, :m] = problem.lo[0], problem.hi[0], problem.q[0]
             b[p, :m] = subproblem.initial[0]
         self.unrounded = Problem(lo, hi, q, kind.constraint, kind.epsilon)
-        # Round the numbers as the device does. A device without double precision stores each as a sum of two floats.
+        # Round bounds and coefficients as the device does: it may store each number as two floats, not as a double.
         lo, hi, q, self.b = map(stream.round_wide, (lo, hi, q, b))
         self.problem = Problem(lo, hi, q, kind.constraint, kind.epsilon)
         wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.epsilon]), q))
@@ -221,7 +221,7 @@ class _Batch:
         self._state, (self._linear, self._delta, self._counters, made, self._ws) = View(*parts[:5]), parts[5:10]
         all_rows, *self._row_counts = parts[10:]
         self.panel, self.at = gradients.gathered(gram, self.positions, all_rows)
-        # Row source: OpenCL text by which the SMO kernel computes rows of the subproblem's K, or None to pass all of K.
+        # ``source`` is OpenCL code with which the SMO kernel computes single rows of K. None: the kernel gets all of K.
         possible = stream.profile.style == "simd" and kind.constraint is not Constraint.SPLIT
         given = gram.row_source(self.panel) if possible and rows_on_demand(gram, W) else None
         source, values = given or (None, ())
@@ -249,7 +249,7 @@ class _Batch:
         results: dict[int, Result] = {}
         if self.b.any():
             if self.row_arguments:
-                # A launch of the SMO kernel for 0 iterations computes the kernel rows of all coefficients b != 0.
+                # With a limit of 0 iterations, the SMO kernel only computes the rows of K whose coefficients are not 0.
                 self._solve(limits._replace(steps=0))
             self._respond()
         while True:
@@ -277,7 +277,7 @@ class _Batch:
             unsolved = ~certified & (~unchanged | (exact & ~checked)) & (steps < budget)
             unsolved[[*results]] = False
             end = not unsolved.any() or request.should_stop()
-            # Keep a subproblem's first certified result: later launches, for other subproblems, still change its b.
+            # Keep a subproblem's first certified result: launches for other subproblems still change its coefficients.
             if done := [p for p in range(B) if p not in results and (end or certified[p])]:
                 numbers = violation, steps, bound, mask.sum(axis=1), certified
                 results |= self._results(done, optimality, [values[done].tolist() for values in numbers])

@@ -125,7 +125,7 @@ class Extremes(NamedTuple):
         if not self.fixed_sums:
             return (-self.right > tol - 2 * errors) | (self.left > tol - 2 * errors)
         low, high = np.full((2, *self.rho.shape), np.inf), np.full((2, *self.rho.shape), -np.inf)
-        # Index 0 of low and high gives an upper bound high - low of each group's KKT violation, index 1 a lower bound.
+        # high[0] - low[0] is an upper bound of each group's KKT violation, and high[1] - low[1] is a lower bound.
         for which, sign in enumerate((-1, 1)):
             np.minimum.at(low[which], self.group, self.right + sign * errors)
             np.maximum.at(high[which], self.group, self.left - sign * errors)
@@ -168,7 +168,7 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     epsilon, fixed = problem.epsilon, len(problem.totals)
     groups = fixed or problem.problems
     right, left = one_sided_derivatives(f, b, lo, hi, epsilon)
-    # With a term epsilon * |b|, a coefficient of 0 is not free, even if rounding makes both of its derivatives equal.
+    # With a term epsilon * |b| in the dual, b = 0 is not free, even if rounding makes its left and right slopes equal.
     inside = (right == left) & ~((b == 0) & (epsilon > 0))
     least, most, rho = np.full(groups, np.inf), np.full(groups, -np.inf), np.zeros(groups)
     with np.errstate(invalid="ignore"):
@@ -235,7 +235,7 @@ class Check:
     def __init__(self, dtype: str, settings: Settings) -> None:
         self.exact, self._dtype, self._settings = settings.exact, dtype, settings
         self._b: Vector | None = None  # coefficients at which gradients f were last computed in float64
-        # Product K b at the coefficients b = ``_b``, (problems, n), and a bound of each row's rounding error, (n,).
+        # _product: K b for the coefficients b = _b, (problems, n). _errors: bound of each row's rounding error, (n,).
         self._product = self._errors = np.zeros(0)
         self._exact_rows = np.zeros(0, bool)  # mask of the rows whose ``_product`` comes from float64 kernel values
 

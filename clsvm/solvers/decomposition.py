@@ -220,7 +220,7 @@ class Solver(Loop):
         with self._lap("update"):
             rows.plan(self.stay)
             rows.add_hits()
-        # If ``rows_before_tile`` is set, the row cache has all rows of K that are needed, so no row is computed here.
+        # If ``rows_before_tile`` is set, all rows of K for this iteration are in the row cache, and this computes none.
         with self._lap("rows"):
             rows.compute_misses()
         self._update_optimality()
@@ -238,7 +238,7 @@ class Solver(Loop):
         if self.stream.profile.sync == 1 and self.settings.reported and self.n > UNTIMED:
             self.stream.finish()
         elif self.sync == 1 or part == "rows":
-            # If convergence checks are rare, queued commands are started only after the computation of rows of K.
+            # If convergence checks are rare, send commands to the device only once in an iteration, after part "rows".
             self.stream.flush()
         self.history.add_seconds(part, started)
 

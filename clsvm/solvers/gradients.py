@@ -20,13 +20,13 @@ from clsvm.problem import Vector
 from clsvm.solvers.state import RESPOND, mirror, respond
 
 UNIT = 32  # a subproblem is padded to a multiple of UNIT rows, so that its part of a shared buffer begins aligned
-# The rows of each float64 product are padded to a multiple of ALIGN, so that their part of a shared buffer is aligned.
+# Float64 products share buffers. Each gets a multiple of ALIGN rows there, so that the next one begins aligned.
 ALIGN = 128
 # In a symmetric kernel matrix, a value that costs at least MIRRORED multiply-adds is computed once, not twice.
 MIRRORED = 64
-# Half of the symmetric K among m rows and s support vectors is computed if it has at most SYMMETRIC * m * s values.
+# For r rows and s support vectors, together m rows, half of K (m, m) replaces K (r, s) if m^2 / 2 <= SYMMETRIC * r s.
 SYMMETRIC = 0.6
-# For m rows and s >= FEW_FACTOR * m support vectors, K (s, m) replaces K (m, s) if it takes at most FEW_BYTES bytes.
+# K (s, r) replaces K (r, s) for r rows and s >= FEW_FACTOR * r support vectors, if K takes at most FEW_BYTES bytes.
 FEW_FACTOR, FEW_BYTES = 2, 16 << 20
 TILES = 0.25  # share of the free memory for the kernel matrices of a batch's subproblems, or of one float64 request
 

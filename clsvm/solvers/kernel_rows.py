@@ -35,10 +35,10 @@ from clsvm.solvers.state import Selection, State
 Positions = NDArray[np.int32]
 CACHE_SHARE = 0.75  # share of the free memory for the row cache; the float64 check needs the rest
 SINGLE_VALUE = 4.0  # factor by which a value of a cached row costs more if it is read alone, not with the whole row
-IDLE = 0.05  # assumed share of a working set's rows whose coefficients do not change, until iterations measure it
-# A quarter of K among a working set is copied from the last K, and half of the rest by symmetry, so 3/8 is computed.
+IDLE = 0.05  # assumed share of a working set's rows whose coefficients do not change in an outer iteration
+# Half of a working set stays in the next one. 1/4 of the kernel matrix is kept, 3/8 computed, 3/8 set by symmetry.
 NEW_SHARE = 3 / 8
-# After FIRST_PREFETCH * n of n rows of K, and whenever that number doubles, a solve may compute all others in advance.
+# Once FIRST_PREFETCH * n of n rows of K are computed, and at each doubling, all others may be computed in advance.
 FIRST_PREFETCH = 1 / 8
 MIN_GAIN = 1.25  # rows are computed in advance only if the expected saving exceeds MIN_GAIN times the cost
 REUSED = 1 / 2  # if kernel values are cheap, rows of K (n, n) are cached only after REUSED * n of them were computed
@@ -48,7 +48,7 @@ MIN_WORKING_SET = 16  # smallest working set that "auto" takes, in rows
 DECLINE, FRESH, INNER_STEPS = (
     0.3,  # DECLINE: the number of coefficient changes in a solve with working sets of W rows varies as W^-DECLINE
     0.65,  # FRESH: share of the rows of a working set whose coefficients change in an outer iteration
-    1.5,  # INNER_STEPS: SMO iterations in an outer iteration for each row whose coefficient it changes
+    1.5,  # INNER_STEPS: SMO iterations for each coefficient that changes in an outer iteration
 )
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients change at all in a solve
 # With working sets of W rows, a cache of R < STAYING * W rows of K evicts rows that are soon needed again.
@@ -168,7 +168,7 @@ class KernelRows:
         s, P, capacity = state.stream, state.P, panel.capacity
         self.hits = ChangedRows(s.zeros(4), None, s.zeros(4 * capacity), s.zeros(8 * P * capacity))
         self.misses = ChangedRows(s.zeros(4), s.zeros(4 * capacity), s.zeros(4 * capacity), s.zeros(8 * P * capacity))
-        self.delta = s.zeros(8 * P * selection.stride)  # changes of coefficients by the last solve over a working set
+        self.delta = s.zeros(8 * P * selection.stride)  # changes of coefficients in P problems by the last solve
         self._cache_after = settings.cache_after
         self.cache = new_cache(s, state.gram.rows, settings.cache_bytes, selection.W, self._cache_after > 0)
         self._plan = s.variant(selection.program, "plan")
@@ -186,7 +186,7 @@ class KernelRows:
         self.last_counters, self._settings = counters, settings
         self.uncached = self.prefetched = self.computed = 0
         can_prefetch = self.cache.capacity and prefetches(self.state.gram)
-        # The remaining rows of K are computed in advance only after at least this number of rows was computed.
+        # Computing all missing rows of K in advance is considered once this number of rows was computed.
         self._next_prefetch = FIRST_PREFETCH * self.state.gram.rows.n if can_prefetch else np.inf
 
     def counters(self) -> NDArray[np.int64]:
@@ -266,7 +266,7 @@ class KernelRows:
         """
         gram, panel, misses = self.state.gram, self.panel, self.misses
         gram.gather(panel, misses.row, misses.count)
-        if gram.by_blocks:  # waiting for the number of misses costs less than launches for blocks without a row
+        if gram.by_blocks:  # reading the number of misses takes less time than launches for blocks without a miss
             number = int(self.state.stream.read(misses.count, np.int32, 1)[0])
             if not number:
                 return
@@ -457,14 +457,15 @@ def cost(profile: Profile, n: int, width: float, value: float, W: int, layout_co
 
     The cost is the number of coefficient changes times the cost of a change. A change costs the n values of a row of K,
     some SMO iterations, and a share of the other work of an outer iteration: launches of OpenCL kernels, the choice of
-    the working set, half of its W x W kernel matrix, and storing rows of X on the device.
+    the working set, half of its W x W kernel matrix, and copying the rows of X to the device if they do not stay there.
 
     The unit is the time of one multiply-add in a product of dense rows.
 
     n: number of values of a row of K.
-    width: cost of a value of the kernel matrix among the working set.
-    value: cost of a value of a row of K.
-    layout_cost: cost of storing a row of X on the device in every outer iteration; 0 if the rows stay on the device.
+    width: cost of one value of the W x W kernel matrix among the working set.
+    value: cost of one value of a row of K.
+    layout_cost: cost of copying a row of X to the device. Each outer iteration pays it for all n rows. 0 if the rows
+        stay on the device.
     """
     changed = FRESH * min(W, n * SUPPORT)
     tile = W * W / 2 * max(width, 1)

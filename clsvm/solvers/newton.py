@@ -46,20 +46,20 @@ RIDGE_GROWTH, TRIES = 30.0, 5
 MOST, LEAST = 4096, 32  # largest and smallest number of free coefficients of a Newton step
 ALIGN = 256  # buffers for rows of X hold a multiple of ALIGN rows, so that buffers of few different sizes are needed
 SHORT = 0.5  # a Newton step is not made if the line search finds the minimum at less than SHORT of its length
-BLOCK = 1024  # largest number of rows of a block of the Cholesky factor, so that a block's square fits in caches
+BLOCK = 1024  # at most BLOCK rows are added to the Cholesky factor at a time, so that BLOCK^2 values of K fit in caches
 # COPIES: on the host, a step with m free coefficients takes at most COPIES arrays (m, m) in the dtype of K.
 # PRODUCTS: inner products in a :class:`Factor` of m free coefficients take at most PRODUCTS * m^2 bytes.
 COPIES, PRODUCTS = 8, 32
 # A Cholesky factor is used again if at most this share of its coefficients became free or reached a bound since.
 MAX_CHANGED = 0.25
-# LOW: convergence checks record the KKT violation once the violation was at most LOW times the first one.
+# LOW: convergence checks begin to record the KKT violation when it has fallen to LOW times its first value.
 # LATE: in a problem of n rows, convergence checks record any violation once LATE * n rows of K were computed.
 LOW, LATE = 0.5, 4
 # CHECKS_BEFORE: a first Newton step is considered after more than this number of recorded violations.
 # CHECKS_BETWEEN: a later Newton step is considered after more than this number of newly recorded violations.
 CHECKS_BEFORE, CHECKS_BETWEEN = 4, 2
-FAILURE_FACTOR = 4.0  # each Newton step that did not lower the dual multiplies the estimated cost of later ones by this
-MIN_SAVING = 4.0  # a first Newton step is made only if its cost times MIN_SAVING is less than that of going on by SMO
+FAILURE_FACTOR = 4.0  # each Newton step that does not lower the dual multiplies the estimated cost of the next by this
+MIN_SAVING = 4.0  # a first Newton step is made only if SMO would cost more than MIN_SAVING times as much as the step
 SMALL = 8  # cost of a Newton step's small computations, as a multiple of ``Profile.outer_cost``
 SOLVES = 50  # assumed number of linear systems that a Newton step solves if it uses the last Cholesky factor again
 
@@ -329,9 +329,9 @@ class CostModel:
     """
 
     def __init__(self) -> None:
-        self._log: list[tuple[float, float]] = []  # (cost of SMO, log of the least violation so far) at recorded checks
+        self._log: list[tuple[float, float]] = []  # (cost of SMO, logarithm of the least KKT violation) at each check
         self._first = 0.0  # first KKT violation
-        # _stepped: whether a Newton step was tried. _price_factor: factor of the estimated cost of the next one.
+        # _stepped says whether a Newton step was tried. _price_factor multiplies the estimated cost of the next one.
         self._stepped, self._price_factor = False, 1.0
 
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:

@@ -224,7 +224,7 @@ class Result:
                 return rounding_error * weight / max(abs(self.primal), TINY) > ROUNDING_SHARE * gap_tol
             return rounding_error > ROUNDING_SHARE * tol
 
-        final = self.status is Status.STALLED and self.dtype == "float64"  # after a stall in float32, float64 is tried
+        final = self.status is Status.STALLED and self.dtype == "float64"  # a stalled float32 solve is tried in float64
         if not (self.status in (Status.TOLERANCE, Status.GAP) or final) or not unverifiable(self.status):
             return self
         if gap_tol is not None and self.gap <= gap_tol and not unverifiable(Status.GAP):

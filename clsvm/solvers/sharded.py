@@ -493,7 +493,7 @@ class Shard:
         """
         found = precision.measured(self.stream, self.gram.rows, self.kernel, self.X, self.plan)
         W, nbytes, after, reason = sizes(self.stream, self.gram, working_set, cache, n)
-        given = W, 0 if after else nbytes, reason  # no cache if it saves time only after ``after`` computed rows
+        given = W, 0 if after else nbytes, reason  # no cache if it would save time only in a long solve
         return ShardInfo(found.sizes, found.extent, *given, row_bytes(self.X), self.gram.rows.describe())
 
     def load(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:

@@ -24,7 +24,7 @@ from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
 
-# To avoid a float64 check, a solve within tol goes on to CLOSE * tol, for at most CLOSE_CHECKS convergence checks.
+# To avoid a float64 check, a solve that reaches tol may go on to CLOSE * tol, for CLOSE_CHECKS convergence checks.
 CLOSE_CHECKS, CLOSE = 3, 0.6
 PATIENCE = 200  # smallest number of outer iterations without progress after which a solve counts as stalled
 # A solve counts as stalled if more than MAX_CERTIFICATES float64 checks found that it has not converged.
@@ -104,9 +104,9 @@ class History:
     best
         smallest KKT violation so far.
     best_at
-        outer iteration of the smallest violation.
+        outer iteration of the smallest violation, or of the last test for a stalled solve if that was later.
     level
-        dual objective when it was last tested whether the solve has stalled.
+        dual objective at the last test for a stalled solve.
     certificates
         number of float64 checks after which the solve had to continue.
     exact_rows

@@ -338,10 +338,12 @@ class Selection:
         kernel((group * self.chunks,), (group,), self.n, self.chunk, *arguments)
 
     def find_extremes(self, view: View) -> None:
-        """Compute extremes and sums of the dual's derivatives, from the gradients and coefficients of ``view``.
+        """Find the smallest and largest derivative of the dual, and add up the derivatives for free coefficients.
 
-        The extremes are the smallest derivative among coefficients that can rise, and the largest among coefficients
-        that can fall. The sums are over free coefficients.
+        The smallest is sought among coefficients that can rise, the largest among coefficients that can fall. Each
+        chunk of rows has results of its own, which stay in buffers on the device (:meth:`read_extremes`).
+
+        view: buffers with the gradients and coefficients of all rows.
         """
         self.over_rows(self._k["extremes"], view, self.numbers, self.places)
 
@@ -367,7 +369,7 @@ class Selection:
         numbers, places, counters = self.read_extremes()
         lower, higher = least < numbers[0, :, 0], most > numbers[0, :, 1]
         numbers[0, lower, 0], numbers[0, higher, 1] = least[lower], most[higher]
-        places[0, lower, 0] = places[0, higher, 1] = np.iinfo(np.int32).max  # stands for a row on another device
+        places[0, lower, 0] = places[0, higher, 1] = np.iinfo(np.int32).max  # int32.max: the row is on another device
         self._extremes.write(self.stream, (self.stream.as_wide(numbers), places, counters))
 
     def choose(self, view: View, stay: int) -> None:
