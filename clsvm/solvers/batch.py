@@ -135,7 +135,7 @@ def solve(gram: Operator, subproblems: Sequence[Subproblem], request: Request) -
         for W, indices in batches:
             batch = _Batch(gram, [subproblems[index] for index in indices], W, Q, request)
             if not batch.row_arguments:
-                if not blank:  # clear Q once: its padding is never written, and NaN in it times 0 would give NaN
+                if not blank:  # clear Q once: OpenCL kernels read its padding, which must be finite
                     stream.clear(Q, nbytes)
                 blank = True
                 batch.tiles()
@@ -249,7 +249,7 @@ class _Batch:
         results: dict[int, Result] = {}
         if self.b.any():
             if self.row_arguments:
-                # With a limit of 0 iterations, the SMO kernel only computes the rows of K whose coefficients are not 0.
+                # With a limit of 0 iterations, the SMO kernel still computes the rows of K whose coefficients are not 0.
                 self._solve(limits._replace(steps=0))
             self._respond()
         while True:
