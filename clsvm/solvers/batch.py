@@ -249,7 +249,7 @@ class _Batch:
         results: dict[int, Result] = {}
         if self.b.any():
             if self.row_arguments:
-                # With a limit of 0 iterations, the SMO kernel still computes the rows of K whose coefficients are not 0.
+                # With a limit of 0 iterations, the SMO kernel still computes all rows of K with nonzero coefficients.
                 self._solve(limits._replace(steps=0))
             self._respond()
         while True:
