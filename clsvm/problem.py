@@ -206,9 +206,10 @@ class Problem:
         return b
 
     def snapped(self, b: Vector, lo: Vector, hi: Vector) -> Vector:
-        """Return the coefficients ``b`` (problems, n) clipped to this problem's bounds, which are exact.
+        """Return the coefficients ``b`` (problems, n) clipped to this problem's bounds.
 
-        A coefficient that is equal to the given bound ``lo`` or ``hi`` moves to the exact bound.
+        ``b`` was computed with other bounds, ``lo`` and ``hi``. A coefficient equal to one of them becomes equal to
+        this problem's bound in its place.
 
         lo, hi: bounds with which ``b`` was computed, (problems, n): this problem's bounds rounded to the device's
             dtype, or the bounds of a similar problem.
