@@ -1,29 +1,27 @@
 // Multiply a stored block of the kernel matrix K(X, U), or the transpose of the block, by vectors.
-// The block has the kernel values of ``rows`` consecutive rows i of X and of the rows u < count[0] of U. Row i of the
-// block is row first + i of X. The kernel value of row i of the block and row u of U is K[u][i] = K[u * ld + i].
-// A model has ``problems`` outputs p, and each output has its own vectors. X has n rows.
-// in:  v (problems, capacity)   a coefficient for each row of U. count[0] of the ``capacity`` numbers are used.
-// in:  w (problems, n)          a weight for each row of X. If per_output is 0, all outputs use the weights w[0].
-// in:  z (problems, n)          a target for each row of X. If z is null, all targets are 0.
-// in:  P (problems, n)          the probability of each output for each row of X (argument ``shares``)
-// in:  listed                   numbers, in X, of padding rows, which hold no data
-// out: t (problems, ld)         results of forth
-// out: r (problems, ld)         results of residual or of coupled
-// out: out (problems, capacity) sums, to which back adds
-// Kernels, with x = first + i, the number in X of row i of the block:
+// The block has ``rows`` consecutive rows of X, and the rows u < count[0] of U. Row i of the block is row x = first + i
+// of X. Its kernel value with row u of U is K[u][i] = K[u * ld + i].
+// A model has ``problems`` outputs p, and each output has its own vectors. X has n rows. Six kernels:
 //   forth         t[p][i] = sum_u v[p][u] * K[u][i]
 //   residual      r[p][i] = w[p][x] * (t[p][i] - z[p][x])
 //   coupled       r[p][i] = w[0][x] * P[p][x] * (t[p][i] - sum_q P[q][x] * t[q][i]),   summed over all outputs q
 //   back          out[p][u] += sum_i K[u][i] * r[p][i]
-//   zero_padding  K[u][i] = 0 for the padding rows i of the block
+//   zero_padding  K[u][i] = 0 for the padding rows i, which hold no data
 //   add_parts     adds sums that the work-items of another kernel wrote
+// The arrays of these formulas:
+//   v (problems, capacity)     coefficients of the rows of U. Row p has count[0] of them.
+//   w (problems, n)            weights of the rows of X. If per_output is 0, all outputs use the weights w[0].
+//   z (problems, n)            targets of the rows of X. If z is null, all targets are 0.
+//   P (problems, n)            probabilities of the outputs for the rows of X (argument ``shares``)
+//   t, r (problems, ld)        numbers for the rows of the block
+//   out (problems, capacity)   sums for the rows of U
 // Work-items in SIMD style (on CPUs): an item of forth computes t for FORTH vectors of V consecutive rows i. An item of
 // back computes out for ROWS_EACH rows u.
 // Work-group style: a work-group of WG items takes LINE rows i in forth, and WG / LINE items share each row. In back, a
 // work-group takes ROWS_EACH rows u, and its items share the rows i.
-// forth and back compute OUT outputs at a time, so that each value of K is read once for OUT outputs.
+// forth and back compute up to OUT outputs at a time, so that they read K fewer times.
 // Precision: RUN terms at a time are summed in ``real``, the type of K. The results are summed in a wide type: a
-// double, or a pair of floats. With EXACT, v, r and all sums are wide.
+// double, or a pair of floats. With EXACT, forth and back read wide numbers v and r, and all sums are wide.
 #ifndef ROWS_EACH
 #define ROWS_EACH 4
 #endif
@@ -70,7 +68,8 @@ kernel EXPLICIT void coupled(global const wide *restrict t, const long ld, const
   }
 }
 
-// Add the sums that the work-items s = 0 .. items - 1 of another kernel wrote to ``parts``, ``size`` sums each:
+// Add the sums of another kernel's work-items s = 0 .. items - 1 to ``out``. ``parts`` has ``size`` sums of each
+// work-item s:
 //   out[j] += sum_s parts[s * size + j],   in the order of s
 // Work-items: one for each j.
 kernel EXPLICIT void add_parts(global const wide *restrict parts, const int items, const int size, global wide *restrict out) {

@@ -2,9 +2,11 @@
 // B is 64 if kernel values are doubles, else 32. The words are stored in lane groups: V rows with interleaved words.
 // in:  order    order[g * V + lane] is the number of the row in lane ``lane`` of lane group g. It is negative if the
 //               lane has no row.
-// in:  X        the rows with the numbers row0 .. row0 + rows - 1. Row number r begins at X + begin + (r - row0) * d.
+// in:  X        the rows with the numbers row0 .. row0 + rows - 1. Feature j of row number r is
+//               X[begin + (r - row0) * d + j].
 // in:  at       at[g] is the index of the first word of lane group g in ``values``
-// out: values   feature x[j] of the row is bit j % B of values[at[g] + (j / B) * V + lane] (integer division j / B)
+// out: values   with the row x in lane ``lane`` of lane group g, feature x[j] is bit j % B of the word
+//               values[at[g] + (j / B) * V + lane] (integer division j / B)
 // out: xx       xx[g * V + lane] = sum_j x[j]
 // Lanes without a row, and lanes whose row is not in X, get words of 0 and the sum 0.
 // Work-items: one for each lane of each lane group. Consecutive items write consecutive words.

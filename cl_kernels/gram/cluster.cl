@@ -11,10 +11,11 @@
 #define LANES 16  // slots whose words are interleaved
 
 // Compute the patterns of dense rows, which are bit sets of their nonzero columns.
-// in:  X          rows i of d entries. Row i begins at X + begin + i * d.
+// in:  X          consecutive rows of d entries each. Entry j of the i-th of these rows is X[begin + i * d + j].
+// in:  row0       number of the row i = 0 among all rows
 // in:  centre     the number that counts as zero in each column
-// out: patterns   row i writes patterns[row0 + i]. Bit j of its word w is 1 if the row's entry in column 32 * w + j
-//                 differs from centre[32 * w + j].
+// out: patterns   patterns[row0 + i] is the bit set of row i. Bit j of its word w is 1 if the row's entry in column
+//                 32 * w + j differs from centre[32 * w + j].
 // Work-items: one for each word w and row i.
 kernel EXPLICIT void pattern_dense(const int d, global const INPUT *restrict X, const int begin,
                                    global const finest *restrict centre, const int row0,
@@ -27,8 +28,8 @@ kernel EXPLICIT void pattern_dense(const int d, global const INPUT *restrict X, 
   patterns[(row0 + i) * words + w] = word;
 }
 
-// Compute the patterns of CSR rows, which are bit sets of their nonzero columns. Row i writes patterns[i].
-// Bit j of word w is 1 if the row's entry in column 32 * w + j is not 0. Work-items: one for each row i.
+// Compute the patterns of CSR rows, which are bit sets of their nonzero columns. patterns[i] is the bit set of row i.
+// Bit j of its word w is 1 if the row's entry in column 32 * w + j is not 0. Work-items: one for each row i.
 kernel EXPLICIT void pattern_csr(const int words, global const long *restrict indptr,
                                  global const int *restrict indices, const int indices_begin,
                                  global const INPUT *restrict data, const int data_begin,
@@ -118,18 +119,21 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 }
 
 // Assign n rows to clusters of ``size`` rows that have similar nonzero columns.
-// A cluster stores, for each of its rows, all columns in which any of its rows has a nonzero. A row joins the cluster
-// in which this adds the fewest stored zeros (function ``nearest``).
+// A cluster stores the same columns for all of its rows: those in which any of its rows has a nonzero. So zeros are
+// stored too. A row joins the open cluster in which it adds the fewest stored zeros (function ``nearest``). A cluster
+// is open if rows can still join it.
 // in:  walk       numbers of the n rows, in the order in which they join clusters
 // in:  patterns   a bit set for each row: the columns in which it has a nonzero
+// in:  share      number of clusters that a work-group fills
+// in:  active     largest number of clusters of a work-group that are open at the same time
 // out: order      order[c * size + r] is the number of the row that joined cluster c as its r-th row, counted from 0.
 //                 If fewer than ``size`` rows join, the other entries keep their values.
 // out: filled     a bit set for each cluster: the columns in which any of its rows has a nonzero
-// A work-group has memory for the bit sets (``unions``), and for the sizes and numbers (``slots``), of k clusters to
-// which rows can still be added (macros WORD, COLUMNS, ROWS and NAME).
-// Work-items: work-group p fills the clusters p * share .. (p + 1) * share - 1. It takes their rows from ``walk``,
-// beginning with walk[p * share * size]. Rows can join at most ``active`` clusters at a time. When one of these
-// clusters is full, the next cluster takes its place. On CPUs a work-group has one work-item.
+// ``unions`` and ``slots`` are scratch memory. A work-group has k slots for open clusters there (macros WORD, COLUMNS,
+// ROWS and NAME).
+// Work-items: work-group p fills the clusters p * share .. (p + 1) * share - 1 with the rows walk[p * share * size],
+// walk[p * share * size + 1], ... When a cluster is full, the work-group opens its next cluster. On CPUs a work-group
+// has one work-item.
 kernel OF_GROUP void assign(const int n, const int words, const int size, const int active, const int k,
                             const int clusters, const int share, global const uint *restrict patterns,
                             global const int *restrict walk, global uint *restrict unions, global int *restrict slots,

@@ -1,14 +1,16 @@
-// Copy rows of X to a panel, the buffer that stores the right-hand rows U of a product K(X, U) in blocks of UB rows.
-// X has d features. All divisions are integer divisions. The rows of X are stored in lane groups of V rows, whose
-// values are interleaved: row i is in lane group g = i / V.
+// Copy rows of X to a panel. A panel stores the right-hand rows U of a product K(X, U), in blocks of UB rows.
+// X has d features. The rows of X are stored in lane groups of V rows, whose values are interleaved. Row i is in lane
+// group g = i / V. All divisions are integer divisions.
 // A lane group stores the same features c[0], c[1], ... for all of its rows. All other features of these rows are 0.
-// in:  rows, count   right-hand row u is row i = rows[u] of X, called x_i, for u < count[0]. rows[u] < 0 means no row.
-// in:  columns       c[k] = columns[columns_at[g] + k]. If ``dense`` is set, all d features are stored, and c[k] = k.
-// in:  at, values    x_i[c[k]] = values[at[g] + k * V + i % V]
-// in:  xx            xx[i] = |x_i|^2
-// out: panel         panel[((u / UB) * d + j) * UB + u % UB] = x_i[j] for the stored features j. The other features
-//                    keep the 0 that the caller wrote.
-// out: uu            uu[u] = |x_i|^2
+// in:  rows, count           right-hand row u is row i = rows[u] of X, called x_i, for u < count[0]. If rows[u] is
+//                            negative, nothing is written.
+// in:  columns, columns_at   c[k] = columns[columns_at[g] + k]. If ``dense`` is set, all d features are stored, and
+//                            c[k] = k.
+// in:  values, at            x_i[c[k]] = values[at[g] + k * V + i % V]
+// in:  xx                    xx[i] = |x_i|^2
+// out: panel                 panel[((u / UB) * d + j) * UB + u % UB] = x_i[j] for the stored features j. The other
+//                            features keep the 0 that the caller wrote.
+// out: uu                    uu[u] = |x_i|^2
 // Only rows in the lane groups group0 .. group0 + groups - 1 are copied.
 // Work-items: S for each right-hand row. Work-item (u, s) copies the features c[s], c[s + S], ... of row u.
 #ifndef UB

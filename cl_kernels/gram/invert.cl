@@ -3,17 +3,15 @@
 // in:  indptr, indices, data   the CSR matrix, with ``columns`` columns
 // out: rows_of[e]   row of entry e of the index, counted from the first row of the block
 // out: values[e]    value of entry e of the index
-// out: ends         column k of block b has the entries
+// out: ends         (blocks, columns + 2). Column k of block b has the entries
 //                     indptr[b * size] + ends[b][k] <= e < indptr[b * size] + ends[b][k + 1]
-// Three kernels run one after another:
-//   count  counts the entries of each column of a block
-//   sum    adds up the counts of the columns before column k. The result is the place of the column's first entry.
-//   write  writes each entry of the block to the next free place of its column
-// ends[b] has columns + 2 numbers. count stores the count of column k in ends[b][k + 2]. sum and write store the next
-// free place of column k in ends[b][k + 1]. After write, this place is the end of the column.
+// Three kernels run one after another, and keep intermediate numbers in ``ends``:
+//   count  counts the entries of column k of block b in ends[b][k + 2]
+//   sum    sets ends[b][k + 1] to the number of entries in the columns before column k. This is the place of the first
+//          entry of column k.
+//   write  writes each entry to the place ends[b][k + 1] of its column k, and then adds 1 to this place
 // Work-items: sum has one for each block. count and write have ``parts`` for each block, a power of two. Item m of a
-// block reads all entries of the block, but handles only the columns k with k % parts = m. So no two items write the
-// same address.
+// block handles the columns k with k % parts = m. So no two items write the same address.
 #ifndef INDEX
 #define INDEX int
 #endif

@@ -1,17 +1,18 @@
 // Subtract the centre from rows of X, and pack the rows into lane groups. A lane group has V rows, and stores the V
 // values of a feature one after another.
-// in:  order    order[g * V + lane] is the number of the row in lane ``lane`` of lane group g. It is negative if the
-//               lane has no row.
-// in:  X        the rows with the numbers row0 .. row0 + rows - 1. Row number r begins at X + begin + (r - row0) * d.
-// in:  centre   a number for each of the d features, which is subtracted from the feature's values
-// in:  columns  lane group g stores the features J[k] = columns[columns_at[g] + k], k = 0, 1, ... With ``dense`` set,
-//               it stores all d features, and J[k] = k.
-// in:  at       at[g] is the index of the group's first value in ``values``
-// out: values   with the row x in lane ``lane`` of group g,
-//                 values[at[g] + k * V + lane] = x[J[k]] - centre[J[k]]
+// in:  order                 order[g * V + lane] is the number of the row in lane ``lane`` of lane group g. It is
+//                            negative if the lane has no row.
+// in:  X                     the rows with the numbers row0 .. row0 + rows - 1. Feature j of row number r is
+//                            X[begin + (r - row0) * d + j].
+// in:  centre                a number for each of the d features
+// in:  columns, columns_at   lane group g stores the features J[k] = columns[columns_at[g] + k] for k = 0, 1, ... If
+//                            ``dense`` is set, it stores all d features, and J[k] = k.
+// in:  at                    at[g] is the index in ``values`` of the first value of lane group g
+// out: values                with the row x in lane ``lane`` of lane group g,
+//                              values[at[g] + k * V + lane] = x[J[k]] - centre[J[k]]
 // Lanes without a row, and lanes whose row is not in X, get zeros.
-// Work-items: S for each lane group. Item s of a group takes the features J[s], J[s + S], ... of its V rows, so that
-// consecutive items read consecutive columns of X. In SIMD style (on CPUs) S is 1.
+// Work-items: S for each lane group. Item s of a group takes the features J[s], J[s + S], ... of its V rows. In SIMD
+// style (on CPUs) S is 1.
 #ifndef INPUT
 #define INPUT float  // type of the caller's values
 #endif

@@ -1,10 +1,10 @@
-// Copy row i of Q from the stored kernel matrix K when an SMO solver first needs the row. Q = K(ws, ws) has the kernel
-// values among the W rows of a working set ws:
-//   Q[i][k] = K[number[i]][number[k]],   where number[k] is the row of K that belongs to row k of ws
-// All rows of K are stored. Row r is at the address STORED_ROW(r) (common.cl).
-// Most coefficients never change, so most rows of Q are never copied. made[i] says whether row i of Q has been copied.
-// Only kernels in SIMD style (on CPUs) include this file. One work-item of such a kernel solves the problem of the
-// working set, and copies rows of Q too.
+// Copy row i of a matrix Q from the stored kernel matrix K, when an SMO solver first needs the row.
+// Q (W, W) has the kernel values among the rows of a working set. Row k of the working set is row number[k] of K:
+//   Q[i][k] = K[number[i]][number[k]]
+// All rows of K are stored. Row r of K is at the address STORED_ROW(r) (common.cl).
+// made[i] is 1 if row i of Q has been copied. Most rows are never copied, because the solver changes few coefficients
+// of a working set.
+// Only kernels in SIMD style (on CPUs) include this file. One work-item solves a working set and copies its rows of Q.
 #define ROWS_PARAMETERS , global uchar *restrict made, SLABS_GIVEN, const int slab_rows, const long ld, \
     global const int *restrict number
 #define ROWS_BEGIN made += (size_t)p * W, number += (size_t)p * W;

@@ -2,22 +2,22 @@
 // block has the rows u = first .. first + UB - 1.
 // The block is divided into lines of UB values. A line has the values y_u[j] of one feature j for the UB rows. Features
 // without an entry in the UB rows share line 0, whose values are zero.
-// in:      rows, count   y_u is row rows[u] of the CSR matrix. It is zero if rows[u] < 0 or u >= count[0].
+// in:      rows, count             y_u is row rows[u] of the CSR matrix, or zero if rows[u] < 0 or u >= count[0]
 // in:      indptr, indices, data   the CSR matrix
-// in:      xx            a number for each row of the CSR matrix, such as its squared norm
-// in:      dense         dense_columns further columns k, which are stored for every row and are not in CSR. Row i has
-//                        the values dense[i * dense_columns + k].
-// in:      base          the largest number that line_of may contain from earlier blocks
-// in, out: line_of       line_of[j] = base + (line of feature j). If line_of[j] <= base, the feature has line 0.
-// out:     block         y_u[j] = block[line * UB + u - first],   with the line of feature j
-// out:     uu            uu[u] = xx[rows[u]], or 0 if y_u is zero
-// After each block the host adds the number of lines to ``base``, so that it need not clear line_of.
+// in:      xx        a number for each row of the CSR matrix, such as its squared norm
+// in:      dense     dense_columns further features k of each row i, dense[i * dense_columns + k]. They are not in CSR.
+// in:      base      a number. At the start, no number in line_of is larger.
+// in, out: line_of   feature j has the line line_of[j] - base, or line 0 if line_of[j] <= base
+// out:     block     y_u[j] = block[line * UB + u - first],   where ``line`` is the line of feature j
+// out:     uu        uu[u] = xx[rows[u]], or 0 if y_u is zero
+// Before the next block, the host adds the number of lines to ``base``. This gives line 0 to all features again, so
+// line_of need not be cleared.
 // Three kernels run one after another:
-//   mark        gives a line to each CSR feature j that has an entry in the UB rows, and sets the line to zero:
-//                 by_entry = 0: line 1 + dense_columns + j
-//                 by_entry = 1: line dense_columns + e. The entries of the UB rows are numbered 1, 2, 3, ..., and e is
-//                   the number of one entry of feature j. The block then needs at most one line for each entry.
-//   fill        writes the entries' values to their lines, and writes uu
+//   mark        gives a line to each CSR feature j that has an entry in the UB rows, and sets the line to zero. If
+//               by_entry is 0, it is line 1 + dense_columns + j. Otherwise the entries of the UB rows are numbered
+//               e = 1, 2, 3, ..., and the feature gets the line dense_columns + e of one of its entries. The block then
+//               needs at most one line for each entry.
+//   fill        writes the values of the CSR entries to their lines, and writes uu
 //   copy_dense  writes column k of ``dense`` to line 1 + k
 // Work-items: S for each row of the block. Item (l, s) takes the entries s, s + S, ... of row u = first + l of U.
 #ifndef INDEX

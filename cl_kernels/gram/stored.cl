@@ -1,24 +1,19 @@
-// Copy, complete and multiply stored rows of the kernel matrix K (n, n), with three OpenCL kernels.
-// Row i of K is stored in slot slot_of[i], or in slot i if slot_of is null. slot_of[i] = -1 means that row i is not
-// stored. The macro STORED_ROW (common.cl) computes the address of a slot.
-// gather_tile copies the kernel values among the rows of K listed in ``rows`` to a matrix Q (capacity, capacity):
-//   Q[u][v] = K[rows[u]][rows[v]],   or 0 if rows[u] or rows[v] is -1 or row rows[u] is not stored
-// Columns v < reused of Q are not changed. Of the other columns, gather_tile writes
-//   all values, if ``symmetric`` is 0
-//   all values of the rows u < reused, and the values with v <= u of the other rows, if ``symmetric`` is 1. The kernel
-//     ``mirror`` (carry.cl) then completes the rows u >= reused by Q[u][v] = Q[v][u].
-// Work-items: V items copy one row of Q, and write consecutive values. In SIMD style one item copies a row.
-// mirror_rows completes rows of K by symmetry. Row u has only its first ends[u] columns stored:
-//   K[u][v] = K[v][u] for v >= ends[u]
-// ends[u] is n or a multiple of SIDE = 16. Every row v must have at least its columns 0 .. v stored. The last n % SIDE
-// rows must have all columns stored.
-// Work-items (only in SIMD style): an item completes SIDE rows u. It copies blocks of SIDE x SIDE values, so that it
-// reads and writes whole cache lines.
-// add_between adds products of kernel values and factors D[k] to sums c. Column right[k] of K belongs to D[k]:
-//   c[u] += sum_k K[rows[u]][right[k]] * D[k],   over k < count[0], for all u with rows[u] >= 0
-// Row i of K must be stored in slot i. Work-items: one for each u.
+// Copy, complete and multiply stored rows of the kernel matrix K (n, n). Each row is stored in a slot. The macro
+// STORED_ROW (common.cl) computes the address of a slot. Three kernels:
+//   gather_tile   copies the kernel values among some rows of K
+//   mirror_rows   completes rows of K by symmetry
+//   add_between   adds products of kernel values and factors to sums
 #define SIDE 16
 
+// Copy kernel values among rows of the stored kernel matrix K to a matrix Q (capacity, capacity):
+//   Q[u][v] = K[rows[u]][rows[v]],   or 0 if rows[u] or rows[v] is -1 or row rows[u] of K is not stored
+// in:  rows          ``capacity`` row numbers. -1 stands for no row.
+// in:  slot_of       row i of K is stored in slot slot_of[i], or is not stored if slot_of[i] is -1. If slot_of is null,
+//                    row i is stored in slot i.
+// in:  reused        the columns v < reused of Q are not changed
+// in:  symmetric     if 1, the values with u >= reused and v > u are left out too. By symmetry, the kernel ``mirror``
+//                    (carry.cl) copies all values that are missing in the rows u >= reused.
+// Work-items: V items copy one row of Q, and write consecutive values. In SIMD style one item copies a row.
 kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
                           global const int *restrict rows, const int capacity, const int reused,
                           const int symmetric, global real *restrict Q) {
@@ -33,6 +28,13 @@ kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld
 }
 
 #ifdef SIMD
+// Complete stored rows of the symmetric kernel matrix K (n, n). Row u has only its first ends[u] columns, and gets the
+// others from other rows:
+//   K[u][v] = K[v][u] for v >= ends[u]
+// in:  slot_of   row u of K is stored in slot slot_of[u]
+// in:  ends      ends[u] is n or a multiple of SIDE = 16, and greater than u. In the last n % SIDE rows it is n.
+// Work-items: an item completes SIDE rows u. It copies blocks of SIDE x SIDE values, so that it reads and writes whole
+// cache lines.
 kernel EXPLICIT void mirror_rows(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
                              global const int *restrict ends, const int n) {
   const int u0 = get_global_id(0) * SIDE;
@@ -55,6 +57,10 @@ kernel EXPLICIT void mirror_rows(SLABS_GIVEN, const int slab_rows, const long ld
 }
 #endif
 
+// Add products of kernel values and factors D[k] to the sums c:
+//   c[u] += sum_k K[rows[u]][right[k]] * D[k],   over k < count[0], for all u with rows[u] >= 0
+// Row i of the kernel matrix K is stored in slot i. rows[u] is the row that belongs to c[u], and right[k] is the column
+// that belongs to D[k]. Work-items: one for each u.
 kernel EXPLICIT void add_between(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict rows,
                             global const int *restrict right, global const int *restrict count,
                             global const wide *restrict D, global wide *restrict c) {

@@ -1,16 +1,16 @@
 // Add multiples of stored rows of the kernel matrix K to the gradients of each problem p:
 //   f[p][i] += sum_h D[p][h] * S[slot[h]][i],   over h < count[0], for all i < n
-// in:      S      S[s] is the row of K that is stored in slot s (STORED_ROW, common.cl)
-// in:      slot   the slots of the rows of K that are added
-// in:      D      (problems, stride), the factors: D[p][h] is the change of a coefficient of problem p, and S[slot[h]]
-//                 is the row of K that belongs to this coefficient
-// in, out: f      (problems, n), the gradients
-// Work-items in SIMD style (on CPUs): an item computes BLOCK consecutive gradients of a problem, and then those of the
-// next problem. The BLOCK gradients stay in the first-level cache. The processor prefetches the BLOCK consecutive
-// values of each stored row.
+// in:      S       S[s] is the row of K that is stored in slot s (STORED_ROW, common.cl)
+// in:      slot    slots of the rows of K that are added
+// in:      count   count[0] is the number of rows of K that are added
+// in:      D       (problems, stride). D[p][h] is the change of a coefficient of problem p. S[slot[h]] is the row of K
+//                  that belongs to this coefficient.
+// in, out: f       (problems, n), the gradients
+// Work-items in SIMD style (on CPUs): an item computes BLOCK consecutive gradients of each problem. These gradients
+// stay in the first-level cache.
 // Work-group style: a work-group of WG items computes BLOCK consecutive gradients, and consecutive items read
 // consecutive addresses. WG / BLOCK items share each gradient. Each of them sums over some of the stored rows, and the
-// results are added in local memory. An item loads HITS kernel values at a time, to hide the latency of memory.
+// results are added in local memory.
 #ifndef BLOCK
 #define BLOCK 512  // numbers f[p][i] that a work-item (SIMD; a multiple of V) or a work-group computes
 #endif

@@ -1,17 +1,16 @@
 // Find the smallest value of a work-group and its index. If several items have this value, the smallest index is taken.
 // DEFINE_ARGMIN(NAME, ...) defines two functions for one type. NAME is wide_argmin or real_argmin, for the types wide
 // and real (common.cl):
-//   NAME(value, index, values, indices)                         each work-item passes a ``value`` with an ``index``,
-//     and gets the smallest value and its index in their place
-//   NAME_2(value, index, other, other_index, values, indices)   each work-item passes two values, ``value`` and
-//     ``other``. The smallest of each is found separately.
-// ``values`` and ``indices`` are local memory of ENTRIES_EACH entries, for NAME_2 of twice as many.
-// A group has WG work-items. If WG > RADIX = 16, it works in two stages:
+//   NAME(value, index, values, indices)
+//     Each work-item passes a ``value`` and its ``index``. The smallest value and its index replace them.
+//   NAME_2(value, index, other, other_index, values, indices)
+//     Each work-item passes two values. The smallest ``value`` and the smallest ``other`` are found separately.
+// ``values`` and ``indices`` are local memory. NAME needs ENTRIES_EACH entries of each, and NAME_2 twice as many.
+// A group has WG work-items. If WG is at most RADIX = 16, every item finds the smallest of the WG values. A larger
+// group works in two stages:
 //   1. RADIX items each find the smallest of WG / RADIX values.
-//   2. Every item finds the smallest of these RADIX results.
-// No barrier is needed after stage 2. The next call first writes the entries that stage 1 reads. Slower items may then
-// still be in stage 2, which reads other entries.
-// If WG <= RADIX, every item finds the smallest of the WG values, and a barrier follows.
+//   2. Every item finds the smallest of these RADIX results. No barrier follows, because the next call first writes
+//      entries that stage 2 does not read.
 #define RADIX 16
 #if WG > RADIX
 #define LEAVES RADIX

@@ -1,12 +1,12 @@
-// Complete the W x W matrix Q = K(ws, ws) of kernel values among the rows of a working set ws, by copies within Q.
-// Half of the rows stay when the working set changes: the last ``reused`` rows become the first ``reused`` rows, and
-// W = 2 * reused. Q is then completed in three steps:
+// Complete the matrix Q (W, W) of kernel values among the rows of a working set, by copies within Q.
+// When the working set changes, its last ``reused`` = W / 2 rows stay, and become its first rows. Three steps then
+// compute the new Q:
 //   1. carry copies the kernel values among the rows that stay, from the lower right quarter of Q to the upper left:
-//        Q[k][v] = Q[reused + k][reused + v] for k, v < reused
-//   2. Another kernel computes the upper right quarter of Q, and the lower right quarter on and below its diagonal.
-//   3. mirror fills in the lower left quarter, and the lower right quarter above its diagonal, by symmetry:
+//        Q[k][v] = Q[reused + k][reused + v] for k < reused and v < reused
+//   2. Another kernel computes Q[k][v] for v >= reused and (k < reused or v <= k).
+//   3. mirror copies all other values, by symmetry:
 //        Q[k][v] = Q[v][k] for k >= reused and (v < reused or v > k)
-// If no rows stay, step 1 is left out and reused is 0. Step 3 then fills in all of Q above its diagonal.
+// If no rows stay, ``reused`` is 0, and step 1 is left out.
 // Work-items in SIMD style (on CPUs): an item of carry copies SIDE rows. An item of mirror reads a block of SIDE x SIDE
 // values, and then writes them. If reads and writes alternated, rows of Q could evict each other from the cache.
 // Work-group style: each work-group copies a block of SIDE x SIDE values. mirror transposes the block in local memory,

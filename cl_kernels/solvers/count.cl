@@ -1,13 +1,15 @@
 // Choose rows for a working set: on each of two sides, the ``quota`` rows that violate the optimality conditions most.
-// Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. With NO_BIAS
-// all rows are on side 0. Rows that are already in the working set (in_set[row] = 1) are on no side.
+// Side 0 has the rows whose violation shrinks if their coefficient rises. Side 1 has the rows whose violation shrinks
+// if their coefficient falls. With NO_BIAS all rows are on side 0. Rows that are already in the working set
+// (in_set[row] = 1) are on no side.
 // Each side has a histogram with BINS bins. A bin is a range of violations, and bins with lower numbers have larger
-// violations. From bin 1 on, 128 bins span a factor of 2. Bin 0 is only for two rows, which are chosen first. One of
-// them has the smallest gradient of rows whose coefficient can rise. The other has the largest gradient of rows whose
-// coefficient can fall.
+// violations. From bin 1 on, 128 bins span a factor of 2. Bin 0 of a side is only for one row, which is chosen first:
+//   side 0:  the row with the smallest gradient of all rows whose coefficient is below its upper bound
+//   side 1:  the row with the largest gradient of all rows whose coefficient is above its lower bound
+// With NO_BIAS, bin 0 of side 0 is for both of these rows.
 // Rows are chosen bin by bin, from bin 0 on, until a side has ``quota`` rows. The bin where this happens is the side's
-// last bin, of which perhaps only some rows are chosen. If a side has fewer than ``quota`` rows, all are chosen, and
-// its last bin is said to be BINS.
+// last bin, and not all of its rows need be chosen. If a side has fewer than ``quota`` rows, all are chosen, and its
+// last bin is BINS.
 // Chunk c is the rows c * chunk .. (c + 1) * chunk - 1. The kernels use these arrays:
 //   counts[c][side][bin]   number of rows of chunk c in a bin
 //   totals[side][bin]      number of rows of all chunks in a bin
@@ -15,15 +17,14 @@
 //   ends[side][1]          number of rows to choose from the last bin
 //   shares[side][0][c]     number of rows of chunk c in bins before the last one
 //   shares[side][1][c]     number of rows of chunk c in the last bin
-// Four kernels run in this order, after extremes.cl has found the extreme gradients:
+// Four kernels run in this order:
 //   histogram   computes counts and totals
 //   threshold   computes ends from totals
 //   share       computes shares from counts and ends
-//   collect     writes the chosen rows to the working set. The sums of shares over the chunks before c tell where the
-//     rows of chunk c are written.
+//   collect     writes the chosen rows to the working set, in places that it computes from shares
 // Work-items: threshold has one work-group. In the other kernels, work-group c takes chunk c, and consecutive items
-// read consecutive rows. If a work-group has a single item (on CPUs), totals are not computed. threshold then computes
-// ends from counts, and also computes shares.
+// read consecutive rows. If a work-group has a single item (on CPUs), totals and the kernel ``share`` are not used:
+// threshold computes ends and shares from counts.
 #ifndef BINS
 #define BINS 2048  // bins of a side, a multiple of WG
 #endif
@@ -33,21 +34,22 @@
 // at most 0, and entry 0 for the other rows. Other problems have only entry 0.
 #define MINE(e, lo) (GROUPS == 2 && wide_less(lo, wide_of(0)) ? (e)[GROUPS - 1] : (e)[0])
 
-// Return side * BINS + bin for row i: its side, and its bin in the side's histogram of violations of the optimality
-// conditions. Return -1 if the row has no violation.
-// side is 0 if the coefficient of row i should rise, and 1 if it should fall. A bin is a range of violations, and bins
-// with smaller numbers have larger violations.
+// Return side * BINS + bin for row i, or -1 if the row does not violate the optimality conditions.
+// side is 0 if the violation shrinks when the row's coefficient rises, and 1 if it shrinks when the coefficient falls.
+// Each side has a histogram of violations with BINS bins. bin is the row's bin. Bins with smaller numbers have larger
+// violations.
 // in: fi, bi      gradient and coefficient of row i
 // in: up, low     whether the coefficient can rise, and whether it can fall
 // in: e.m, e.im   smallest gradient of all rows whose coefficient can rise, and the row that has it
 // in: e.M, e.iM   largest gradient of all rows whose coefficient can fall, and the row that has it
 // in: scale       1 / (largest violation of any row)
-// The violation v of row i is the larger of two numbers, and side says which:
-//   side 0:  e.M - fi, if ``up`` is true
-//   side 1:  fi - e.m, if ``low`` is true
+// The violation v of row i is the larger of v0 and v1. side is 1 if v1 is larger than v0, else 0.
+//   v0 = e.M - fi if ``up`` is true, else -1
+//   v1 = fi - e.m if ``low`` is true, else -1
+// If v is not positive, the row does not violate the conditions.
 // NO_BIAS: side is always 0. If ``up`` is true and fi < 0, v is -fi. Otherwise v is fi if ``low`` is true, else 0.
-// epsilon-SVR: the dual objective has the term epsilon * |bi|, so its derivative jumps at bi = 0. In the formulas for
-// ``up``, the derivative to the right of bi replaces fi. In the formulas for ``low``, the derivative to the left does.
+// epsilon-SVR: the dual objective has the term epsilon * |bi|, so its derivative jumps at bi = 0. The derivative to the
+// right of bi replaces fi where ``up`` is tested, and the derivative to the left of bi where ``low`` is tested.
 // bin is 0 for the rows e.im and e.iM. For all other rows,
 //   bin = 1 + min(depth, BINS - 2),   depth = (bits(1) - bits(v * scale)) / 2^16   (integer division)
 // bits(a) are the bits of the float a, read as an integer. If v is halved, depth increases by 128.
@@ -80,15 +82,15 @@ inline float violation_of(const Extremes e) {
 
 // Find the extreme gradients of each group g of rows. Return 1 / (the largest violation of a group), or 0 if no row
 // violates the optimality conditions.
-// nu-SVC and nu-SVR have two groups of rows, and the sum of the coefficients in each group is fixed. In other problems
-// all rows are one group.
+// nu-SVC and nu-SVR have two groups of rows, and the coefficients of each group have a fixed sum. In other problems all
+// rows are one group.
 // in:  numbers, places    the extreme gradients of each chunk of rows and their rows (extremes.cl)
 // out: e[g].m, e[g].im    the smallest gradient of rows whose coefficient can rise, and its row
 // out: e[g].M, e[g].iM    the largest gradient of rows whose coefficient can fall, and its row
-// The violation of a group is M - m, or with NO_BIAS the larger of M and -m.
-// The rows im and iM are chosen for the working set before all others. An SMO iteration changes two rows of one group,
-// so only the group with the larger violation has such rows. In the other group, im and iM are INT_MAX, which is not
-// the number of any row.
+// The violation of group g is e[g].M - e[g].m. With NO_BIAS it is the larger of e[g].M and -e[g].m.
+// The rows im and iM are chosen first for the working set. An SMO iteration changes two rows of one group. So with two
+// groups, only the rows im and iM of the group with the larger violation are kept. In the other group, im and iM are
+// set to INT_MAX, which is not the number of any row.
 INLINED float read_extremes(Extremes *e, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   float violation = 0;
@@ -218,11 +220,12 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 }
 #endif
 
-// Write the numbers of the chosen rows to the working set ws. Its first ``stay`` entries are rows of the previous
-// working set, and are left unchanged. Then follow ``quota`` entries for side 0, and ``quota`` entries for side 1.
-// Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. A histogram
-// divides each side into bins by the rows' violations, the largest first. ends[side][0] is the last bin from which rows
-// are chosen. All rows in earlier bins are written first, and then rows in the last bin, both in row order.
+// Write the numbers of the chosen rows to the working set ws. The first ``stay`` entries of ws are rows of the previous
+// working set, and are left unchanged. The next ``quota`` entries are for side 0, and ``quota`` more for side 1.
+// Side 0 has the rows whose violation shrinks if their coefficient rises, and side 1 the rows whose violation shrinks
+// if it falls. A histogram divides the rows of each side into bins. Bins with smaller numbers have larger violations.
+// ends[side][0] is the last bin from which rows are chosen. The rows of all earlier bins are written first, and then
+// rows of the last bin, both in ascending order of their numbers.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict epsilon, global uchar *restrict in_set,

@@ -1,19 +1,22 @@
-// Evaluate the multiclass SVM of Crammer and Singer. It has one problem p for each class, and each row's coefficients
-// have the sum 0 over all problems.
-// With signed coefficients b[p][i] of rows i, the kernel matrix K and linear terms q[p], the dual problem is
+// Compute violations and sums for the multiclass SVM of Crammer and Singer. It has one problem p for each class, and
+// each row's coefficients have the sum 0 over all problems.
+// b[p][i] is the signed coefficient of row i in problem p, and lo[p][i] and hi[p][i] are its bounds. K is the kernel
+// matrix. q[p] is a vector of linear terms. The dual problem is
 //   minimise sum_p (1/2 * b[p]^T K b[p] + q[p]^T b[p]),   lo <= b <= hi,   sum_p b[p][i] = 0 for every row i
 // The gradients are f[p] = K b[p] + q[p]. The violation of row i is v[i] = M[i] - m[i] (GTSVM, section 5.1):
 //   M[i] = largest f[p][i] over all p with b[p][i] > lo[p][i]
 //   m[i] = smallest f[p][i] over all p with b[p][i] < hi[p][i]
 // Two kernels:
-//   row_violations   computes view[i] = -v[i]. The kernels of count.cl, which choose the rows of working sets, take
-//     view[i] for the gradient of row i in a problem without a bias. In that problem all coefficients can rise and none
-//     can fall. The violation of row i is then minus its gradient, so the rows with the largest v[i] are chosen.
-//   coupled   computes three sums over each chunk of rows, from which the host gets the objectives:
-//     sum b * (f - q),   sum b * q,   loss = sum_i hi[y][i] * (max_p f[p][i] - f[y][i])   (GTSVM, equation 3)
-//     The first two sums are over p and i. y is the class of row i, the only problem p with hi[p][i] > 0.
-// Work-items: row_violations has one for each of the n rows, and coupled one work-group for each chunk of rows.
-// Consecutive items read consecutive rows of each problem.
+//   row_violations   computes view[i] = -v[i] for all n rows. The kernels that choose working sets (count.cl) are given
+//     a fictitious dual problem. It has one coefficient for each row and no bias. Its gradients are ``view``, and all
+//     its coefficients can only rise. In this problem row i has the violation -view[i] = v[i].
+//   coupled   computes three sums over the rows i of each chunk, from which the host computes the objectives:
+//     sum_i sum_p b[p][i] * (f[p][i] - q[p][i])
+//     sum_i sum_p b[p][i] * q[p][i]
+//     sum_i hi[y][i] * (max_p f[p][i] - f[y][i]),   where y is the class of row i (GTSVM, equation 3)
+//     y is the only problem p with hi[p][i] > 0.
+// Work-items: row_violations has one for each row, and coupled one work-group for each chunk of rows. Consecutive items
+// read consecutive rows of each problem.
 kernel void row_violations(const int n, const int problems, global const wide *restrict f, global const wide *restrict b,
                    global const wide *restrict lo, global const wide *restrict hi, global wide *restrict view) {
   const size_t i = get_global_id(0);

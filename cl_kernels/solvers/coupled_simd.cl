@@ -6,20 +6,20 @@
 // in:      Q       (W, W), the kernel values among the rows of ws
 // in:      f, hi   (problems, n), the gradients and upper bounds of all n rows
 // in, out: b       (problems, n), the coefficients of all n rows
-// out:     delta   (problems, W), the changes of the coefficients by the solve. Until its end, B is stored here.
+// out:     delta   (problems, W), the changes of the coefficients by the solve. During the solve, B is stored here.
 // Memory during the solve, with k = 0 .. W - 1 for the rows of ws. F, U and D are in ``state``:
 //   B[p][k]   the coefficient of row k in problem p
-//   F[p][k]   its gradient, minus a number that is the same in all problems: the mean of row k's smallest and largest
-//     gradient at the start of the solve. Subtracting this number does not change violations.
-//   U[p][k]   0 if B[p][k] is less than its upper bound, so that it can rise. Otherwise it is infinity.
-//   D[p]      the change of B[p][i] in the last iteration. i is the row that this iteration changed.
+//   F[p][k]   the gradient of row k in problem p, minus a number that depends only on k. It is the mean of the row's
+//     smallest and largest gradient at the start. Subtracting it does not change violations.
+//   U[p][k]   0 if B[p][k] is less than its upper bound. Otherwise it is infinity.
+//   D[p]      the change of B[p][i] in the previous iteration, which changed the coefficients of row i
 // Work-items: one, which computes with vectors of DW rows (fold.cl). An iteration is one pass over the problems and the
 // W rows. The pass computes F[p][k] += D[p] * Q[i][k] and then the violation of each row k:
 //   max_p F[p][k] - min_p (F[p][k] + U[p][k])
-// By definition, the maximum is only over coefficients that can fall, which are greater than their lower bounds. Lower
-// bounds need no test: if a coefficient is at its lower bound, all other coefficients of its row are at their upper
-// bounds, because the row's sum is 0. Only this coefficient can rise, so its gradient is the minimum. If its gradient
-// is the maximum too, the formula gives 0, and the row has no violation.
+// By definition, the maximum is only over coefficients above their lower bounds. The formula gives the same result
+// without testing these bounds. If a coefficient is at its lower bound, all other coefficients of its row are at their
+// upper bounds, because the row's sum is 0. So the minimum is the gradient of this coefficient. If its gradient is the
+// maximum too, the formula gives 0, and the row has no violation.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
 // also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
 kernel EXPLICIT void subproblem(const int n, const int problems, const int W, global const int *restrict ws,
