@@ -4,7 +4,8 @@
 // All rows of K are stored. Row r of K is at the address STORED_ROW(r) (common.cl).
 // made[i] is 1 if row i of Q has been copied. Most rows are never copied, because the solver changes few coefficients
 // of a working set.
-// Only kernels in SIMD style (on CPUs) include this file. One work-item solves a working set and copies its rows of Q.
+// Only kernels in SIMD style (on CPUs) include this file. One work-item of such a kernel solves the problem of a
+// working set, and copies the rows of Q that it needs.
 #define ROWS_PARAMETERS , global uchar *restrict made, SLABS_GIVEN, const int slab_rows, const long ld, \
     global const int *restrict number
 #define ROWS_BEGIN made += (size_t)p * W, number += (size_t)p * W;

@@ -1,12 +1,13 @@
 // Choose rows for a working set: on each of two sides, the ``quota`` rows that violate the optimality conditions most.
 // Side 0 has the rows whose violation shrinks if their coefficient rises. Side 1 has the rows whose violation shrinks
-// if their coefficient falls. With NO_BIAS all rows are on side 0. Rows that are already in the working set
-// (in_set[row] = 1) are on no side.
+// if their coefficient falls. With NO_BIAS (problems without a bias) all rows are on side 0. Rows that are already in
+// the working set (in_set[row] = 1) are on no side.
 // Each side has a histogram with BINS bins. A bin is a range of violations, and bins with lower numbers have larger
 // violations. From bin 1 on, 128 bins span a factor of 2. Bin 0 of a side is only for one row, which is chosen first:
 //   side 0:  the row with the smallest gradient of all rows whose coefficient is below its upper bound
 //   side 1:  the row with the largest gradient of all rows whose coefficient is above its lower bound
-// With NO_BIAS, bin 0 of side 0 is for both of these rows.
+// With NO_BIAS, bin 0 of side 0 is for both of these rows. In nu-SVC and nu-SVR, both are rows of the same group
+// (read_extremes).
 // Rows are chosen bin by bin, from bin 0 on, until a side has ``quota`` rows. The bin where this happens is the side's
 // last bin, and not all of its rows need be chosen. If a side has fewer than ``quota`` rows, all are chosen, and its
 // last bin is BINS.
@@ -199,12 +200,14 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
 }
 
 #if WG > 1
-// Count for each side s and chunk c of rows how many rows are in the bins before bin ``last``, and how many in it.
-// Side 0 has the rows whose coefficient should rise, and side 1 the rows whose coefficient should fall. A bin is a
-// range of violations, and bin 0 has the largest violations. All rows of a side in the bins before ``last`` are chosen
-// for the working set, and some of the rows in bin ``last``.
+// Count the rows of each side and chunk that are in the side's last bin, and the rows in the bins before it.
+// Side 0 has the rows whose violation of the optimality conditions shrinks if their coefficient rises. Side 1 has the
+// rows whose violation shrinks if their coefficient falls. A bin is a range of violations, and bin 0 has the largest.
+// The last bin is the last one from which rows are chosen for the working set. All rows in the bins before it are
+// chosen.
 // in:  counts   counts[c][s][k] is the number of rows of chunk c and side s in bin k
-// in:  ends     last = ends[s][0]. If the side has too few rows, last is BINS, the number of bins.
+// in:  ends     last = ends[s][0] is the last bin of side s. If all rows of the side are chosen because it has too few,
+//               last is BINS, the number of bins.
 // out: shares   rows in the bins before ``last``:  shares[s][0][c] = counts[c][s][0] + ... + counts[c][s][last - 1]
 //               rows in bin ``last``:              shares[s][1][c] = counts[c][s][last], or 0 if last = BINS
 // Work-items: one work-group takes one chunk c.

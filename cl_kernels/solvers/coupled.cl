@@ -9,7 +9,7 @@
 // Two kernels:
 //   row_violations   computes view[i] = -v[i] for all n rows. The kernels that choose working sets (count.cl) are given
 //     a fictitious dual problem. It has one coefficient for each row and no bias. Its gradients are ``view``, and all
-//     its coefficients can only rise. In this problem row i has the violation -view[i] = v[i].
+//     its coefficients can only rise. The violation of such a coefficient is minus its gradient, -view[i] = v[i].
 //   coupled   computes three sums over the rows i of each chunk, from which the host computes the objectives:
 //     sum_i sum_p b[p][i] * (f[p][i] - q[p][i])
 //     sum_i sum_p b[p][i] * q[p][i]
