@@ -9,24 +9,23 @@
 //   counters    counters[0] is the number of iterations of all solves so far
 // Out:
 //   delta    (problems, W), the changes of the coefficients by this solve
-// Four arrays are used during the solve, for problems p and rows k = 0 .. W - 1 of ws. ``state`` has memory for F, U
-// and D. ``delta`` holds B, until the changes replace it at the end.
+// During the solve, four arrays describe the problems p and the rows k = 0 .. W - 1 of ws:
 //   B[p][k]    the coefficient of row k in problem p
-//   F[p][k]    its gradient, minus a number that is the same in all problems: the mean of the smallest and the largest
-//              gradient of row k at the start of the solve. It does not change the violation of row k.
+//   F[p][k]    its gradient, minus a number that depends on k alone. The number does not change the violation of row k.
 //   U[p][k]    0 if the coefficient can rise, else infinity
-//   D[p]       the change of coefficient B[p][i] in the last iteration, which changed row i
+//   D[p]       the change of B[p][i] in the previous iteration, where i is the row that this iteration changed
+// ``state`` is the memory of F, U and D. ``delta`` is the memory of B until the end of the solve.
 // Work-items: one work-group of WG items. Item l takes the rows l, l + WG, ... of the working set. Consecutive items
 // read consecutive addresses.
 // An SMO iteration has three steps:
-//   1. Add D[p] * Q[i][k] to each F[p][k]. Compute the violation of each row k:
+//   1. Update each F[p][k] for the previous iteration: add D[p] * Q[i][k]. Compute the violation of each row k:
 //        max_p F[p][k] - min_p (F[p][k] + U[p][k])
 //   2. Find the row i with the largest violation.
 //   3. Find the best coefficients of row i in all problems (row_threshold.cl).
 // The minimum is over the coefficients that can rise, because U is infinite for the others.
-// The maximum is over all coefficients, although a coefficient at its lower bound cannot fall. If such a coefficient
-// has the largest gradient, all others of the row are at their upper bounds, because the sum is 0. The minimum is then
-// the same gradient, so the violation is 0.
+// The maximum is over all coefficients, although a coefficient at its lower bound cannot fall. If a row has such a
+// coefficient, all its other coefficients are at their upper bounds, because the sum is 0. So the minimum is the
+// gradient of this coefficient. If the maximum is the same gradient, the violation is 0.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
 // also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(

@@ -1,27 +1,26 @@
-// Compute the extreme gradients of a dual problem, and sums from which the host gets the objectives and the offset of
-// the decision function. The host reads the results at each convergence check. count.cl chooses working sets by the
-// extremes.
-// Row i of n rows has the signed coefficient b_i with bounds lo_i <= b_i <= hi_i. f_i is the gradient, which is the
-// derivative of the dual objective by b_i. In epsilon-SVR the objective also has the term epsilon * |b_i|, which f_i
-// leaves out. With this term, the derivative to the right of b_i can differ from the derivative to the left
-// (common.cl).
-//   up = {i : b_i < hi_i}, whose coefficients can rise,   low = {i : b_i > lo_i}, whose coefficients can fall
-//   m = smallest derivative to the right of b_i, for i in up
-//   M = largest derivative to the left of b_i, for i in low
-// The violation of the problem is M - m. A row is free if it is in up and in low, and its two derivatives are equal.
+// Compute the extreme gradients m and M of a dual problem, and sums from which the host gets the objectives and the
+// offset of the decision function. The host reads the results at each convergence check.
+// Row i of n rows has the signed coefficient b_i with bounds lo_i <= b_i <= hi_i. f_i is the derivative of the dual
+// objective by b_i, without the term epsilon * |b_i| of epsilon-SVR. With this term, the derivatives to the right and
+// to the left of b_i are
+//   right_i = f_i - epsilon if b_i < 0, else f_i + epsilon
+//   left_i = f_i + epsilon if b_i > 0, else f_i - epsilon
+// The extreme gradients are
+//   m = smallest right_i of the rows whose coefficients can rise (b_i < hi_i)
+//   M = largest left_i of the rows whose coefficients can fall (b_i > lo_i)
+// The violation of the problem is M - m. A row is free if its coefficient can rise and fall, and right_i = left_i.
 // In:
 //   f, b, lo, hi    (n,), as above
-//   epsilon         epsilon of epsilon-SVR, and 0 for other tasks
+//   epsilon         epsilon of epsilon-SVR, and 0 in other problems
 //   q, rho          only for the kernel ``objective``: the linear term (n,) of the dual objective, and the offset
 // Out, for each chunk of ``chunk`` rows:
-//   numbers    by the kernel ``extremes``: m, M, and the sum of the derivatives of free rows
+//   numbers    by the kernel ``extremes``: m, M, and the sum of right_i over the free rows
 //   places     by the kernel ``extremes``: the row that has m, the row that has M, and the number of free rows
 //   sums       by the kernel ``objective``: three sums, from which the host gets the primal and the dual objective
 // Work-items: one work-group for each chunk. ``chunk`` is a multiple of 8.
 // SPLIT (nu-SVC, nu-SVR): rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is
 // fixed. Each group has its own m, M and offset.
-// NO_BIAS: the sum of b is free. A row in up has minus its derivative to the right as violation, and a row in low its
-// derivative to the left. The violation of the problem is the largest violation of a row.
+// NO_BIAS: the decision function has no offset. The violation of the problem is the larger of -m and M.
 #define NUMBERS 4  // wide numbers of a chunk: m, M, sum of f over free rows, unused
 #define PLACES 4   // ints of a chunk: row of m, row of M, number of free rows, unused
 #ifdef SPLIT
@@ -82,9 +81,9 @@ typedef int which;
 // at a time, with one row in each lane. Each member is a vector too: its lane k has the result for the rows in lane k.
 // ``right`` and ``left`` are the derivatives of the dual objective to the right and to the left of a row's coefficient.
 //   m       the smallest ``right`` of rows whose coefficient can rise
-//   im      m was read from a vector of rows. im is the first row of this vector.
-//   M       the smallest -``left`` of rows whose coefficient can fall. So -M is the largest ``left``.
-//   iM      M was read from a vector of rows. iM is the first row of this vector.
+//   im      the first row of the vector of rows in which m was found
+//   M       minus the largest ``left`` of rows whose coefficient can fall
+//   iM      the first row of the vector of rows in which M was found
 //   free    the number of free rows. The coefficient of a free row can rise and fall, and ``right`` equals ``left``.
 //   sum     the sum of ``right`` over the free rows
 typedef struct {
@@ -100,13 +99,14 @@ inline Partial no_rows(void) {
 #define RIGHT(f, b, epsilon) PICK(LESS(b, (some)wide_of(0)), ADD(f, NEG(epsilon)), ADD(f, epsilon))
 #define LEFT(f, b, epsilon) PICK(LESS((some)wide_of(0), b), ADD(f, epsilon), ADD(f, NEG(epsilon)))
 
-// Add the AT_ONCE rows i, i + 1, ... to ``s``, the results of a work-item for the rows that it has read (type Partial).
+// Add AT_ONCE consecutive rows to the results of a work-item.
 // In:
+//   i              the first of the rows
 //   right, left    the derivatives of the dual objective to the right and to the left of each row's coefficient
 //   up, low        whether each row's coefficient can rise, and whether it can fall
 // In and out:
-//   s    extremes of the derivatives, and the number and sum of free rows. The coefficient of a free row can rise and
-//        fall, and its two derivatives are equal.
+//   s    the results (type Partial): extremes of the derivatives, and the number and sum of free rows. The coefficient
+//        of a free row can rise and fall, and its two derivatives are equal.
 inline void add_rows(Partial *s, const int i, const some right, const some left, const which up, const which low) {
   const some a = PICK(up, right, (some)WIDE_MAX), c = PICK(low, NEG(left), (some)WIDE_MAX);
   const which first = LESS(a, s->m), second = LESS(c, s->M), both = up && low && !LESS(left, right);
@@ -115,11 +115,11 @@ inline void add_rows(Partial *s, const int i, const some right, const some left,
   s->sum = ADD(s->sum, PICK(both, right, (some)wide_of(0))), s->free += ONE_EACH(both);
 }
 
-// Find the smallest of the values v[k] of AT_ONCE lanes, and its row. If several lanes have this value, find the first
-// of their rows.
+// Find the smallest of the AT_ONCE numbers of a vector v, and its row. If several numbers are the smallest, find the
+// first of their rows. A work-item has read rows in vectors of AT_ONCE consecutive rows, with one row in each lane.
 // In:
-//   v    v[k] is the smallest value that lane k has read
-//   i    i[k] is the first row of the vector of rows from which v[k] was read. So v[k] belongs to row i[k] + k.
+//   v    v[k] is the smallest value of the rows in lane k
+//   i    i[k] is the first row of the vector of rows in which v[k] was found. So v[k] belongs to row i[k] + k.
 // Out:
 //   *value, *index    the smallest value, and its row
 inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
@@ -230,12 +230,14 @@ INLINED void combine(Extremes *found, const int pieces, const int g, global cons
 
 // Compute three sums over each chunk of rows, from which the host gets the objectives.
 // In:
-//   b, lo, hi    (n,), the signed coefficients and their bounds
-//   q, f         (n,), the linear term of the dual objective, and its gradient f = K b + q
-//   epsilon      epsilon of epsilon-SVR, and 0 for other tasks
-//   rho          the offset of the decision function. With SPLIT, rows with lo < 0 have a second offset, rho[1].
+//   b, lo, hi    (n,), the signed coefficients of the n rows, and their bounds
+//   q            (n,), the linear term of the dual objective
+//   f            (n,), its gradient f = K b + q, with the kernel matrix K
+//   epsilon      epsilon of epsilon-SVR, and 0 in other problems
+//   rho          the offset of the decision function. In nu-SVC and nu-SVR (macro SPLIT), rows with lo < 0 have the
+//                offset rho[1].
 // Out:
-//   sums    (chunks, 3):
+//   sums    (chunks, 3), the numbers quadratic, linear and loss for each chunk:
 //     quadratic = sum b * (f - q),   linear = sum (b * q + epsilon * |b|)
 //     loss = sum max(lo * (rho - f + epsilon), hi * (rho - f - epsilon), 0)
 // With the sums over all rows, the objectives are

@@ -1,20 +1,20 @@
 // Find the smallest value of a work-group and its index, for kernels in which every SMO iteration waits for the result:
-//   wide_least_2(value, index, other, other_index, values, unused)
-//   real_least_2(value, index, other, other_index, values, unused)
 //   real_least(value, index, values, unused)
-// Each item passes a ``value`` with its ``index``. Every item gets back the smallest value of all items, and the index
-// of this value. The functions that end in _2 also find the smallest ``other`` and its index.
+//   real_least_2(value, index, other, other_index, values, unused)
+//   wide_least_2(value, index, other, other_index, values, unused)
+// Each work-item passes a ``value`` with its ``index``. Every item gets back the smallest value of all items, and the
+// index of this value. The functions that end in _2 also find the smallest ``other`` and its index.
 // ``real`` is the type of kernel values, float or double. ``wide`` is the type of gradients, a double or a pair of
-// floats. ``values`` is a buffer in local memory.
-// The functions use an instruction that finds the minimum of a sub-group. The macro REDUX chooses NVIDIA's instruction,
-// for 32 items. The macro SUBGROUPS chooses OpenCL's function, for sub-groups of at least four items. Otherwise, the
-// names stand for the functions of argmin.cl, which store indices in the buffer ``unused``.
+// floats. ``values`` is a buffer in local memory. Two calls with the same buffer need a barrier between them.
+// Macros choose how the minimum of a sub-group is found:
+//   REDUX        by NVIDIA's instruction, for 32 items
+//   SUBGROUPS    by OpenCL's function
+// Without these macros, the functions are those of argmin.cl, which store indices in the buffer ``unused``.
 // The instruction takes 32-bit unsigned integers. So values are mapped to integers in the same order. A float gives one
 // integer. A double or a pair of floats gives two, the high and the low half of 64 bits.
 // A sub-group first reduces the high halves. Then it reduces the low halves of the items that have the smallest high
 // half. Last it reduces the indices of the items that have the smallest value.
-// Each sub-group writes its result to ``values``. After a barrier every sub-group reduces these results. No barrier
-// follows, so two calls with the same buffer ``values`` need a barrier between them.
+// Each sub-group writes its result to ``values``. After a barrier every sub-group reduces these results.
 #if (defined(REDUX) && WG >= 32) || (defined(SUBGROUPS) && WG > 1)
 #ifdef REDUX
 #define SUBGROUP 32

@@ -1,16 +1,17 @@
 // Find the changes d_p of one row's coefficients that minimise a multiclass SVM's dual objective, with all other rows
-// fixed. The row has one coefficient b_p in each problem p. Its coefficients have the sum 0 over all problems
-// (coupled.cl).
-// f_p is the gradient by b_p, hi_p is the upper bound of b_p, and k is the kernel value of the row with itself:
+// fixed. Each class has one problem p, and the row has one coefficient b_p in each problem. Its coefficients have the
+// sum 0 over all problems (coupled.cl). The changes are the solution of
 //   minimise sum_p (1/2 * k * d_p^2 + f_p * d_p),   b_p + d_p <= hi_p,   sum_p d_p = 0
-// The lower bounds lo_p <= b_p + d_p follow from these constraints.
-// With s_p = hi_p - b_p - d_p and z_p = hi_p - b_p + f_p / k, the solution is s_p = max(0, z_p - t) for a threshold t.
-// So the vector s is the projection of z on the simplex {s >= 0, sum s = sum (hi - b)} (Crammer and Singer 2002,
-// section 5).
-// The threshold t solves sum_p max(0, z_p - t) = sum_p (hi_p - b_p). It is found by iteration (Michelot 1986), which
-// begins with all p in the set P:
+//   f_p     the gradient of the dual objective by b_p
+//   hi_p    the upper bound of b_p
+//   k       the kernel value of the row with itself
+// The solution has a threshold t. With z_p = hi_p - b_p + f_p / k, the new coefficients are
+//   b_p + d_p = hi_p - max(0, z_p - t)
+// This is a projection on a simplex (Crammer and Singer 2002, section 5). The condition sum_p d_p = 0 determines t:
+//   sum_p max(0, z_p - t) = sum_p (hi_p - b_p)
+// An iteration finds t (Michelot 1986). It begins with all problems in the set P, and ends when P stays the same:
 //   t = (sum_{p in P} z_p - sum_p (hi_p - b_p)) / |P|,   next P = {p : z_p > t}
-// Rounding: with a tiny k, f_p / k is so large that hi_p - b_p is rounded away. So f_p - max_p f_p replaces f_p. This
+// Rounding: a tiny k makes f_p / k so large that hi_p - b_p is rounded away. So f_p - max_p f_p replaces f_p. This
 // changes all z_p and t by the same number, and leaves the solution unchanged.
 // Work-items: each work-item that calls row_threshold computes the whole row by itself.
 #define TAU 1e-12f  // smallest curvature of a row
@@ -20,16 +21,20 @@
 #define SHARE(p) wide_mul(wide_max(wide_sub(Z(p), threshold), wide_of(0)), factor)  // s_p = hi_p - new b_p
 
 // Return the threshold t from which the best new coefficients of row i in all problems p are computed:
-//   new b_p = hi_p - max(0, z_p - t),   with z_p = hi_p - b_p + (f_p - g) / k
-// b_p, hi_p and f_p are the row's old coefficient, upper bound and gradient in problem p. k = ``curve`` is the kernel
-// value K_ii. g is the largest f_p. If g were not subtracted, a tiny k would make f_p / k so large that hi_p - b_p is
-// rounded away. The new coefficients have the same sum over the problems as the old ones. So t solves
+//   new b_p = hi_p - max(0, z_p - t),   z_p = hi_p - b_p + (f_p - g) / k
+//   b_p, hi_p    the old coefficient of row i in problem p, and its upper bound
+//   f_p          the gradient of the dual objective by b_p
+//   g            the largest f_p. It is subtracted because f_p / k can be so large that hi_p - b_p is rounded away.
+//   k            the kernel value of row i with itself, ``curve``
+// The new coefficients have the same sum over the problems as the old ones. So t solves
 //   sum_p max(0, z_p - t) = sum_p (hi_p - b_p)
-// in:  i, row    the row's place in a working set of W rows, and its number among all n rows
-// in:  B, F      (problems, W), the old coefficients and gradients of the working set's rows
-// in:  hi        (problems, n), the upper bounds of all rows
-// out: *at       the problem p with the largest f_p
-// out: *factor   sum_p (hi_p - b_p) / sum_p max(0, z_p - t), which is 1 up to rounding
+// In:
+//   i, row    the row's place in a working set of W rows, and its number among all n rows
+//   B, F      (problems, W), the old coefficients and the gradients of the working set's rows
+//   hi        (problems, n), the upper bounds of all rows
+// Out:
+//   *at       the problem p with the largest f_p
+//   *factor   sum_p (hi_p - b_p) / sum_p max(0, z_p - t), which is 1 up to rounding
 // The caller sets the new coefficients to hi_p - factor * max(0, z_p - t), so that rounding does not change their sum.
 // The macro SHARE(p) computes factor * max(0, z_p - t).
 inline wide row_threshold(const int n, const int W, const int problems, const int row, const int i, const wide curve,

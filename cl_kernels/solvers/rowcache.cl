@@ -1,16 +1,17 @@
 // List the rows of a working set whose coefficients a solve has changed. Other kernels then update the gradients by the
 // rows of the kernel matrix that belong to the listed rows. Last, make space in the working set for new rows.
-// Rows of the kernel matrix are stored in the row cache. A listed row is a hit if the cache has its row of the kernel
-// matrix. Otherwise it is a miss, and its row of the kernel matrix has to be computed.
+// The row cache stores rows of the kernel matrix. A listed row is a hit if the cache has its row of the kernel matrix.
+// Otherwise it is a miss, and its row of the kernel matrix has to be computed.
 // In:
 //   delta    (problems, W), the changes of the coefficients. ``problems`` is the number of classes in the multiclass
 //            SVM of Crammer and Singer, else 1. A row is listed if any of its coefficients changed.
-//   all      1 in a call before the solve. All rows of the working set are then listed, with changes of 0.
+//   all      1 in a call before the solve. The call lists all rows of the working set, with changes of 0. The host then
+//            has the misses computed, so that the solve finds all its kernel values in the cache.
 // In and out:
 //   slot_of     slot_of[row] is the row's slot in the cache, or -1
 //   owner       owner[slot] is the row in the slot, or -1
 //   ws          (W,), row numbers, or -1 for no row. The first ``used`` entries are in use. The last ``stay`` of them
-//               move to the beginning of ws, and all other entries become -1.
+//               remain in the working set, and move to the beginning of ws. All other entries become -1.
 //   in_set      in_set[row] says whether a row is in the working set
 //   counters    counters[1] is the number of misses so far, and counters[2] the number of slots filled so far.
 //               counters[3] counts how often a row entered a working set and its coefficients did not change.

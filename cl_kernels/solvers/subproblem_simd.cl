@@ -1,46 +1,45 @@
 // Solve a dual problem over a working set ws of W rows by SMO iterations, with the coefficients of all other rows
 // fixed:
 //   minimise 1/2 * b^T Q b + c^T b + epsilon * sum |b|,   lo <= b <= hi,   sum b unchanged
-// b are the signed coefficients of the rows of ws, with bounds lo and hi. Q has the kernel values among these rows. f
-// is the gradient without the term in epsilon, and c = f - Q b stays constant.
+//   b    the signed coefficients of the rows of ws, with bounds lo and hi
+//   Q    the kernel values among these rows
+//   c    c = f - Q b, which stays constant. f is the gradient without the term in epsilon.
 // In:
 //   ws           (problems, W), row numbers. -1 stands for no row.
 //   Q            (problems, W, W), the kernel values among the rows of each working set
 //   f            (problems, n), the gradient of the dual objective for all n rows, without the term in epsilon
 //   lo, hi       (problems, n), the bounds of the coefficients of all n rows
-//   epsilon      epsilon of epsilon-SVR, and 0 for other tasks
+//   epsilon      epsilon of epsilon-SVR, and 0 in other problems
 // In and out:
 //   b            (problems, n), the signed coefficients of all n rows
 //   counters     counters[0] of each problem is the number of its iterations in all solves so far
 // Out:
 //   delta        (problems, W), the changes of the coefficients by this solve
-// An SMO iteration changes the coefficients of two rows, b_i by t and b_j by -t. It chooses i and j by second-order
-// information (Fan, Chen, Lin 2005, WSS 2). For row k, g_k is the derivative of the objective to the right of b_k, and
-// h_k the derivative to the left of b_k. They differ only if b_k = 0 and epsilon > 0. An iteration has two passes over
-// the W rows:
-//   pass 1    adds t * (Q_i - Q_j) to f for the last iteration, with the rows Q_i and Q_j of Q. Then it chooses the
-//             next i, the row with the smallest g_i of those whose coefficient can rise. The largest violation is the
-//             largest h_k of rows whose coefficient can fall, minus g_i.
-//   pass 2    chooses the next j. Only rows k whose coefficient can fall and that have h_k > g_i are candidates. j is
-//             the one with the largest gain (h_k - g_i)^2 / (Q_ii + Q_kk - 2 * Q_ik).
+// An SMO iteration adds t to one coefficient b_i, and subtracts t from another coefficient b_j. It chooses i and j by
+// second-order information (Fan, Chen, Lin 2005, WSS 2). For row k, g_k is the derivative of the objective to the right
+// of b_k, and h_k the derivative to the left. They differ only if b_k = 0 and epsilon > 0. An iteration has two passes
+// over the W rows:
+//   pass 1    updates the gradients for the previous iteration: it adds t * (Q_i - Q_j), with the rows Q_i and Q_j of
+//             Q. Then it chooses the next i, the row with the smallest g_i among rows whose coefficient can rise.
+//   pass 2    chooses the next j among the rows k whose coefficient can fall and that have h_k > g_i. j is the row k
+//             with the largest gain (h_k - g_i)^2 / (Q_ii + Q_kk - 2 * Q_ik).
+// The violation is M - m. m is the smallest g_k of rows whose coefficient can rise, and M the largest h_k of rows whose
+// coefficient can fall. The solve ends when the violation is at most ``tolerance``, or at most ``shrink`` times its
+// first value. It also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
+// Arrays of the solve, in the type of Q:
+//   F      F = f - (m + M) / 2, with m and M at the start of the solve. So F is near 0 for the rows that change, and has
+//          small rounding errors.
+//   up     g_k - f_k, or infinity if coefficient k cannot rise
+//   low    h_k - f_k, or -infinity if coefficient k cannot fall
 // Work-items (SIMD style, on CPUs): one for each of several independent problems p. It reads rows of Q in order, in
 // vectors of DW values.
-// Precision: the kernel stores F = f - (m + M) / 2 in place of f, in the type of Q. At the start of the solve, m is the
-// smallest g_k of rows whose coefficient can rise, and M the largest h_k of rows whose coefficient can fall. So F is
-// near 0 for the rows that change, and floats near 0 have small rounding errors. The errors do not add up over working
-// sets, because F is used only within one solve.
-// The array ``up`` has g_k - f_k, or infinity if coefficient k cannot rise. The array ``low`` has h_k - f_k, or
-// -infinity if it cannot fall.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
-// has its own row i, m and M, and both rows of a pair are of one group.
-// NO_BIAS: the sum of b is free, and F is f. An iteration changes only one coefficient b_k. It takes the row k with the
-// largest gain: the square of a derivative, divided by Q_kk. The derivative is g_k if g_k < 0 and b_k can rise, and h_k
-// if h_k > 0 and b_k can fall.
-// ROWS: Q is not computed before the solve. The kernel writes a row of Q when an iteration first needs it, or at the
-// start if the row's coefficient is not 0 (templates/gram/row_simd.mako, cl_kernels/gram/row_stored.cl). ROWS cannot be
-// combined with SPLIT.
-// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
-// also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
+// has its own row i, m and M. Both rows i and j of an iteration are of one group.
+// NO_BIAS: the sum of b is free, and F is f. The slope of row k is -g_k if g_k < 0 and b_k can rise, h_k if h_k > 0 and
+// b_k can fall, and otherwise 0. The violation is the largest slope. An iteration changes only one coefficient, that of
+// the row with the largest gain slope^2 / Q_kk.
+// ROWS: the kernel computes a row of Q only when an iteration first needs it, or at the start if the row's coefficient
+// is not 0 (templates/gram/row_simd.mako, cl_kernels/gram/row_stored.cl). ROWS cannot be combined with SPLIT.
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
 #ifndef ROWS
 #define ROWS_PARAMETERS

@@ -1,31 +1,33 @@
 // Solve a dual problem over a working set ws of W rows by SMO iterations, with the coefficients of all other rows
 // fixed:
 //   minimise 1/2 * b^T Q b + c^T b + epsilon * sum |b|,   lo <= b <= hi,   sum b unchanged
-// b are the signed coefficients of the rows of ws, with bounds lo and hi. Q has the kernel values among these rows. f
-// is the gradient without the term in epsilon, and c = f - Q b stays constant.
+//   b    the signed coefficients of the rows of ws, with bounds lo and hi
+//   Q    the kernel values among these rows
+//   c    c = f - Q b, which stays constant. f is the gradient without the term in epsilon.
 // In:
 //   ws           (problems, W), row numbers. -1 stands for no row.
 //   Q            (problems, W, W), the kernel values among the rows of each working set
 //   f            (problems, n), the gradient of the dual objective for all n rows, without the term in epsilon
 //   lo, hi       (problems, n), the bounds of the coefficients of all n rows
-//   epsilon      epsilon of epsilon-SVR, and 0 for other tasks
+//   epsilon      epsilon of epsilon-SVR, and 0 in other problems
 // In and out:
 //   b            (problems, n), the signed coefficients of all n rows
 //   counters     counters[0] of each problem is the number of its iterations in all solves so far
 // Out:
 //   delta        (problems, W), the changes of the coefficients by this solve
-// An SMO iteration changes the coefficients of two rows, b_i by t and b_j by -t. It chooses i and j by second-order
-// information (Fan, Chen, Lin 2005, WSS 2).
+// An SMO iteration adds t to one coefficient b_i, and subtracts t from another coefficient b_j. It chooses i and j by
+// second-order information (Fan, Chen, Lin 2005, WSS 2).
+// The violation is the largest gradient of rows whose coefficient can fall, minus the smallest gradient of rows whose
+// coefficient can rise. The solve ends when the violation is at most ``tolerance``, or at most ``shrink`` times its
+// first value. It also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
 // Work-items: one work-group of WG items solves one problem p. Item l takes the rows l, l + WG, ... of the working set,
 // and keeps their coefficients, bounds and gradients in registers. Consecutive items read consecutive addresses of a
 // row of Q. Without SPLIT, an iteration reads row i of Q once, to choose j and to update the gradients.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
-// has its own row i, and both rows of a pair are of one group.
-// NO_BIAS: the sum of b is free. An iteration changes only one coefficient b_k, where g_k is the derivative of the
-// objective by b_k. It takes the row k with the largest gain g_k^2 / Q_kk, among the rows whose b_k can move so that
-// the objective falls.
-// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
-// also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
+// has its own row i and its own violation. Both rows i and j of an iteration are of one group.
+// NO_BIAS: the sum of b is free. The slope of row k is the absolute value of its gradient if the objective falls when
+// b_k moves within its bounds, and otherwise 0. The violation is the largest slope. An iteration changes only one
+// coefficient, that of the row with the largest gain slope^2 / Q_kk.
 #ifndef EACH
 #define EACH 1  // rows of the working set that an item owns
 #endif

@@ -1,31 +1,34 @@
 <%include file="kernel_function.mako"/>
 <%namespace name="lanes" file="tiles_lanes_simd.mako"/>
 ${lanes.settings()}
-// Compute K(X, U)^T H K(X, U) v for several outputs p, and read the rows X only once. K[u][i] is the kernel value of
-// row u of U and row i of X, v[p][u] a coefficient, and w[p][i] a weight. With t = K(X, U) v and r = H t:
-//   t[p][i] = sum_u v[p][u] * K[u][i]
-//   r[p][i] = w[p][i] * t[p][i],   if ``shares`` is null
-//   r[p][i] = w[0][i] * s[p][i] * (t[p][i] - sum_q s[q][i] * t[q][i]),   otherwise, with probabilities s = shares
+// Compute K^T H K v for the kernel matrix K = K(X, U) and several outputs p, and read the rows X only once:
+//   t[p][i] = sum_u K[u][i] * v[p][u]
+//   r[p][i] = sum_q H[i][p][q] * t[q][i]
 //   result[p][u] = sum_i K[u][i] * r[p][i]
+// K[u][i] is the kernel value of row u of U and row i of X. v[p][u] is a coefficient. H[i] is a symmetric matrix for
+// row i of X, with a row and a column for each output. It is given by weights w and, if ``shares`` is not null, by
+// probabilities s:
+//   shares = null    H[i] is diagonal, with the weights w[p][i]
+//   otherwise        H[i] = w[0][i] * (diag(s_i) - s_i s_i^T), with the vector s_i of the numbers s[p][i]
 // In:
 //   values, at, columns_at, columns    the rows X of d features, in lane groups: the values of V rows are interleaved
 //                                      (tiles_lanes_simd.mako)
 //   panel, count    the rows U, and their number count[0]
 //   xx, uu          squared norms of the rows of X and of U
-//   weights         v, (outputs, capacity)
+//   weights         (outputs, capacity), the coefficients v
 //   w               (outputs, n) if per_output is 1, else one row (1, n) for all outputs
-//   shares          s, (outputs, n), or null
+//   shares          (outputs, n), the probabilities s, or null
 //   absent          absent[i] is 1 if row i is padding, where K may be infinite
 // Out:
-//   parts    (work-items, outputs, capacity), the terms of the result from the rows i of each work-item. The sum over
-//            the work-items is the result.
+//   parts    (work-items, outputs, capacity). Each work-item writes the terms of its rows i. The result is the sum over
+//            the work-items.
 // Scratch memory:
 //   tiles, sums_t, sums_r    for K, t and r
 // Work-items: each takes BLOCK lane groups, SUB of them at a time. It stores their kernel values in ``tiles``: SUB * V
 // contiguous values for each u, which stay in the core's caches. Then it computes r, and adds K[u][i] * r[p][i] to its
 // terms, for up to four outputs p at a time.
-// Precision: K has the type ``real``. The sum t is formed in this type over RUN rows u, and the result over the rows of
-// SUB lane groups. These sums are then added in a wider type, which is double or pairs of floats.
+// Precision: K has the type ``real``. Terms of t are added in this type over RUN rows u, and terms of the result over
+// the rows of SUB lane groups. Sums of this length are then added in a wider type, double or pairs of floats.
 #define to_realv CAT(CAT(convert_, REAL), V)
 
 // Return a vector whose lane i is the sum of all lanes of sums[i]. Neighbouring lanes are added in pairs.

@@ -18,16 +18,14 @@
 //   rows                     only with LISTED: row r of the launch is row rows[r] of X. Otherwise it is row r of X.
 // Out:
 //   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
-// ``block`` consists of lines of UB values, one for each row y_u. A feature j that occurs in a row of the block has its
-// own line, with the values y_u[j]. All other features share line 0, which is zero:
-//   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
-// For features that occur, line_of[j] = mark + line. For all others, line_of[j] is 0 or was left by an earlier block.
-// ``mark`` is not less than any number of earlier blocks, so these features have line 0, and line_of need not be
-// cleared.
+// ``block`` consists of lines of UB values, one for each row y_u. Line 0 is zero. A feature j that occurs in any of the
+// rows y_u has a line of its own, and line_of[j] = mark + line. All other features have line_of[j] <= mark, and share
+// line 0:
+//   y_u[j] = block[line * UB + u - first],   line = line_of[j] - mark if line_of[j] > mark, else 0
 // ELEMENTWISE: an element-wise kernel function is f(s) with s = sum_j e(x_i[j], y_u[j]), where e is a function of two
 // values. With zero(y) = sum_j e(0, y[j]), only the features j of the entries of x_i have to be read:
 //   s = zero(y_u) + sum_j (e(x_i[j], y_u[j]) - e(0, y_u[j])),   over the entries of x_i
-// For such functions, xx[i] = zero(x_i) and uu[u] = zero(y_u) (zero_sums.mako).
+// For element-wise functions, uu[u] = zero(y_u) in place of the squared norm (zero_sums.mako).
 // DENSE_COLUMNS: further columns of X and U are stored densely, zeros included. The sums start with the terms of these
 // columns (dense_columns_simd.mako).
 // SYMMETRIC: X and U are the same rows. Blocks of values that follow by symmetry are left out, and carry.cl fills them

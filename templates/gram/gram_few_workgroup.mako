@@ -23,18 +23,17 @@
 #define NX (V / RX)  // work-items along the rows of a lane group
 #define ITEMS (NX * GROUPS)
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for rows x_i of X and y_u of
-// U. An element-wise kernel function is f(s) instead, with a sum s of terms e(x_i[j], y_u[j]) over features j.
+// U. For an element-wise kernel function, K[u][i] = f(sum_j e(x_i[j], y_u[j])), where e is a function of two values.
 // In:
 //   values, at             the rows X, in lane groups of V rows, whose values are interleaved (see below)
 //   columns, columns_at    the features of each lane group, not read with DENSE
 //   d                      the number of features
-//   panel, count           the rows U, and their number count[0]
+//   panel, count           the rows U in blocks of UB rows, and their number count[0]
 //   xx, uu                 squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
 // Out:
 //   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
-// Lane group g has the rows i = g * V .. g * V + V - 1. It stores only some features: the feature with number s in the
-// lane group is j = columns[columns_at[g] + s]. With DENSE, it stores all features, and j = s. U is stored in blocks of
-// UB rows. With integer divisions:
+// Lane group g has the rows i = g * V .. g * V + V - 1. It stores only some features: its stored feature number s is
+// feature j = columns[columns_at[g] + s] of X. With DENSE, it stores all features, and j = s. With integer divisions:
 //   x_i[j] = values[at[g] + s * V + i % V],   g = i / V
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB]
 // This kernel is for few rows y_u, when reading X is most of the work. It takes COLUMNS rows y_u at a time. A value of

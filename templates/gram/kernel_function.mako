@@ -11,11 +11,12 @@ inline kv ipow(kv x, int n) {  // x to the power n, with the operations of expre
   return n < 0 ? (kv)(real)1 / r : r;
 }
 
-// Return e^x with an error of at most 1.1 ulp. Return 0 for x < LEAST, near the logarithm of the smallest normal
-// number.
+// Return e^x with an error of at most 1.1 ulp. Return 0 for x < LEAST, which is near the logarithm of the smallest
+// normal number.
 //   x = n * ln 2 + r with an integer n,   e^x = 2^n * e^r,   e^r = 1 + r + r^2 * q(r)
-// The coefficients of the polynomial q minimise the largest error on |r| <= (ln 2) / 2. Rounding
-// x / ln 2 + 1.5 * 2^MANTISSA leaves n in the last bits of the sum. These bits are added to the exponent of e^r.
+// The coefficients of the polynomial q minimise the largest error on |r| <= (ln 2) / 2. MANTISSA is the number of bits
+// after the binary point of a number's significand. So n is in the last bits of the sum x / ln 2 + 1.5 * 2^MANTISSA
+// after rounding. These bits are added to the exponent of e^r.
 #ifdef SIMD
 #ifdef REAL64
 #define MANTISSA 52

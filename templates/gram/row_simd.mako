@@ -2,7 +2,8 @@
 <%namespace name="lanes" file="chain_lanes_simd.mako"/>
 // Compute rows of the kernel matrix Q = K(ws, ws) of a working set ws, each when an SMO solver first needs the row. The
 // working set has W rows u_k. With a kernel function f:
-//   Q[i][k] = f(<u_k, u_i>, |u_k|^2, |u_i|^2), or f(s) for an element-wise sum s of terms e(u_k[j], u_i[j])
+//   Q[i][k] = f(<u_k, u_i>, |u_k|^2, |u_i|^2)
+// For an element-wise kernel function, Q[i][k] = f(sum_j e(u_k[j], u_i[j])), where e is a function of two values.
 // In:
 //   panel, d    the rows u_k of d features: u_k[j] = panel[((k / V) * d + j) * V + k % V], with integer division
 //   uu          squared norms: uu[k] = |u_k|^2
@@ -15,8 +16,7 @@
 // coefficients stay 0, most rows of Q are never computed.
 // Work-items: one work-item on a CPU solves the problem of the working set, and also computes the rows of Q. It
 // multiplies V contiguous values by one broadcast value at a time, while ``panel`` stays in the core's cache.
-// The operations are those of the gram kernels, in the same order, so that the kernel values are bitwise equal to
-// theirs.
+// The gram kernels do the same operations in the same order, so their kernel values are bitwise equal.
 #define ROWS_PARAMETERS , global uchar *restrict made, global const real *restrict panel, global const real *restrict uu, \
     const int d KERNEL_PARAMETERS
 #define ROWS_BEGIN made += (size_t)p * W, panel += (size_t)p * W * d, uu += (size_t)p * W;
