@@ -11,7 +11,7 @@
 //   delta    (problems, W), the changes of the coefficients by this solve
 // During the solve, four arrays describe the problems p and the rows k = 0 .. W - 1 of ws:
 //   B[p][k]    the coefficient of row k in problem p
-//   F[p][k]    its gradient, minus a number that depends on k alone. The number does not change the violation of row k.
+//   F[p][k]    its gradient, minus a number that is the same in all problems and so does not change violations
 //   U[p][k]    0 if the coefficient can rise, else infinity
 //   D[p]       the change of B[p][i] in the previous iteration, where i is the row that this iteration changed
 // ``state`` is the memory of F, U and D. ``delta`` is the memory of B until the end of the solve.

@@ -7,7 +7,8 @@
 //   k       the kernel value of the row with itself
 // The solution has a threshold t. With z_p = hi_p - b_p + f_p / k, the new coefficients are
 //   b_p + d_p = hi_p - max(0, z_p - t)
-// This is a projection on a simplex (Crammer and Singer 2002, section 5). The condition sum_p d_p = 0 determines t:
+// The numbers max(0, z_p - t) are the projection of z on a simplex (Crammer and Singer 2002, section 5). The condition
+// sum_p d_p = 0 determines t:
 //   sum_p max(0, z_p - t) = sum_p (hi_p - b_p)
 // An iteration finds t (Michelot 1986). It begins with all problems in the set P, and ends when P stays the same:
 //   t = (sum_{p in P} z_p - sum_p (hi_p - b_p)) / |P|,   next P = {p : z_p > t}

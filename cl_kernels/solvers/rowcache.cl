@@ -1,7 +1,7 @@
 // List the rows of a working set whose coefficients a solve has changed. Other kernels then update the gradients by the
 // rows of the kernel matrix that belong to the listed rows. Last, make space in the working set for new rows.
-// The row cache stores rows of the kernel matrix. A listed row is a hit if the cache has its row of the kernel matrix.
-// Otherwise it is a miss, and its row of the kernel matrix has to be computed.
+// The row cache stores rows of the kernel matrix, one in each slot. A listed row is a hit if the cache has its row of
+// the kernel matrix. Otherwise it is a miss, and its row of the kernel matrix has to be computed.
 // In:
 //   delta    (problems, W), the changes of the coefficients. ``problems`` is the number of classes in the multiclass
 //            SVM of Crammer and Singer, else 1. A row is listed if any of its coefficients changed.

@@ -15,7 +15,7 @@
 //   counters     counters[0] of each problem is the number of its iterations in all solves so far
 // Out:
 //   delta        (problems, W), the changes of the coefficients by this solve
-// An SMO iteration adds t to one coefficient b_i, and subtracts t from another coefficient b_j. It chooses i and j by
+// An SMO iteration adds a number t to one coefficient b_i, and subtracts it from another, b_j. It chooses i and j by
 // second-order information (Fan, Chen, Lin 2005, WSS 2). For row k, g_k is the derivative of the objective to the right
 // of b_k, and h_k the derivative to the left. They differ only if b_k = 0 and epsilon > 0. An iteration has two passes
 // over the W rows:

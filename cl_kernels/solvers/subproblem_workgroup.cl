@@ -15,7 +15,7 @@
 //   counters     counters[0] of each problem is the number of its iterations in all solves so far
 // Out:
 //   delta        (problems, W), the changes of the coefficients by this solve
-// An SMO iteration adds t to one coefficient b_i, and subtracts t from another coefficient b_j. It chooses i and j by
+// An SMO iteration adds a number t to one coefficient b_i, and subtracts it from another, b_j. It chooses i and j by
 // second-order information (Fan, Chen, Lin 2005, WSS 2).
 // The violation is the largest gradient of rows whose coefficient can fall, minus the smallest gradient of rows whose
 // coefficient can rise. The solve ends when the violation is at most ``tolerance``, or at most ``shrink`` times its
