@@ -83,7 +83,7 @@ def _check(X: Any, name: str) -> None:
         elif X.format == "coo":
             sp.coo_matrix((X.data, (X.row, X.col)), shape=X.shape)
         elif X.format == "lil" and any(len(at) != len(values) for at, values in zip(X.rows, X.data, strict=True)):
-            raise ValueError("got a row with unequal numbers of values and column indices")
+            raise ValueError("each row must have as many values as column indices")
     except ValueError as error:
         raise ValueError(f"{name} is malformed ({X.format}): {error}") from None
 

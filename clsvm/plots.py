@@ -155,7 +155,7 @@ def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
         raise ValueError(f"got {reports!r}, expected a dict from names to reports, such as {example}")
     kinds = {type(report).__name__: report.parts for report in reports.values()}
     if len(kinds) > 1:
-        raise ValueError(f"got reports of {' and '.join(kinds)}, expected one kind: each divides the time differently")
+        raise ValueError(f"reports must be of one type, got {' and '.join(kinds)}, whose parts of the time differ")
     (kind,) = kinds.values()
     ax = _axes(ax)
     parts = [by_part(report.seconds, kind) for report in reports.values()]
@@ -209,7 +209,7 @@ def grid(search: Any, x: str = "gamma", y: str = "C", ax: Axes = None) -> Axes:
             raise ValueError(f"{name!r} was not searched; expected two of {searched}")
     metric = "score" if "mean_test_score" in results else search.refit
     if f"mean_test_{metric}" not in results:
-        raise ValueError(f"the search has several scores and refit={search.refit!r}; expected one of their names")
+        raise ValueError(f"refit must be the name of one of the search's scores, got {search.refit!r}")
     values = [[params[name] for params in results["params"]] for name in (x, y)]
     columns, rows = (sorted(set(some), key=lambda v: (isinstance(v, str), v)) for some in values)
     scores = np.full((len(rows), len(columns)), -np.inf)

@@ -222,7 +222,9 @@ def _clsvm_model(model: Any) -> Any:
     sign = -1 if _classes(model) == 2 else 1
     public = sign * _array(model.dual_coef_), sign * model.intercept_
     if not all(map(np.array_equal, (_array(model._dual_coef_), model._intercept_), public)):
-        raise ValueError("the estimator's private coefficients differ from dual_coef_ and intercept_")
+        raise ValueError(
+            "dual_coef_ and intercept_ differ from private copies that LIBSVM reads; expected equal values"
+        )
     return clsvm.from_sklearn(model).model_
 
 

@@ -239,5 +239,5 @@ def _read(path: str) -> Ranges:
     numbers, low, high = np.array(spans).reshape(-1, 3).T
     if not ((np.diff(numbers, prepend=0) >= 1) & (numbers <= MAX_INDEX) & (numbers == np.rint(numbers))).all():
         got = ", ".join(f"{number:.17g}" for number in numbers[:_SHOWN])
-        raise ValueError(f"{path}: got the features {got}, expected whole numbers from 1 to {MAX_INDEX}, ascending")
+        raise ValueError(f"{path}: got the feature numbers {got}, expected ascending integers from 1 to {MAX_INDEX}")
     return Ranges(lower, upper, numbers.astype(np.int64) - 1, low, high, target)

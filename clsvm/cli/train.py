@@ -354,7 +354,7 @@ def predict(args: Any) -> None:
     model = npz.load_model(args.model)
     values = TASKS[model.task].kind == NUMBERS
     if args.probability and not model.has_probabilities:
-        raise ValueError(f"-b 1: got {args.model} without probabilities, expected {_OF_TRAINING}")
+        raise ValueError(f"-b 1: the model {args.model} has no probabilities, expected {_OF_TRAINING}")
     model, X, y = _test_rows(args.test, model)
     where = args.device, args.memory_limit
     if args.probability and not values:

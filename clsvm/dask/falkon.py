@@ -107,7 +107,7 @@ class ChunkedFalkon(OverChunks, local.Falkon):
 
     def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         if isinstance(self.center_selection, str) and self.center_selection != "uniform":
-            raise ValueError(f"center_selection must be 'uniform' or rows (m, d), got {self.center_selection!r}")
+            raise ValueError(f"center_selection must be 'uniform' or an array (m, d), got {self.center_selection!r}")
         if self.warm_start:
             raise ValueError("warm_start must be False for X in Dask chunks: give inducing points as center_selection")
         if y is None:

@@ -74,7 +74,7 @@ class ChunkedRows:
         for words, column in (("y", chunks.y), ("sample_weight", chunks.weights)):
             column_sizes = chunks.map(len, column) if isinstance(column[0], Future) else sizes
             if column_sizes != sizes:
-                raise ValueError(f"chunks of {words} must have as many rows as those of X, {sizes}, got {column_sizes}")
+                raise ValueError(f"chunks of {words} must have {sizes} rows, as X's chunks have, got {column_sizes}")
         chunks.select([i for i, n in enumerate(sizes) if n])
         self.chunks, self.columns, self.sizes = chunks, columns, [one.n for one in non_empty]
         self.shape = sum(self.sizes), non_empty[0].d
@@ -167,7 +167,7 @@ def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
     sizes = _sizes(one)
     if not np.isnan([*ends, *sizes]).any():
         if sum(sizes) != sum(ends):
-            raise ValueError(f"{name} must have as many rows as X, got {sum(sizes)} and {sum(ends)}")
+            raise ValueError(f"{name} must have {sum(ends)} rows, as X has, got {sum(sizes)}")
         one = one.rechunk({0: ends})
     blocks = _blocks(client, one)
     if len(blocks) != n:

@@ -62,8 +62,8 @@ class DistributedFits(Fits):
                         losses += 1
                         if losses > MAX_LOSSES:
                             raise DeviceError(
-                                f"Dask lost all workers that had the data {losses} times and no piece of the search "
-                                "was done in between: do the workers have enough memory?"
+                                f"Dask lost all workers with the data of the search {losses} times, without progress "
+                                "in between: do the workers have enough memory?"
                             )
                         data = self._broadcast(client)
                     submit(jobs)

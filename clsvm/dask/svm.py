@@ -101,7 +101,9 @@ class ChunkedSVM(OverChunks):
         if self.checkpoint is not None:
             raise ValueError(f"checkpoint must be None for X in Dask chunks, got {self.checkpoint!r}")
         if self.kernel == "precomputed" or (callable(self.kernel) and not isinstance(self.kernel, Kernel)):
-            raise ValueError(f"X in Dask chunks needs a kernel by name or a Kernel, got kernel={self.kernel!r}")
+            raise ValueError(
+                f"for X in Dask chunks, kernel must be a Kernel or a name other than 'precomputed', got {self.kernel!r}"
+            )
         chunks = checked_chunks(X)
         y, sample_weight = (chunks.client.persist(one) if is_dask(one) else one for one in (y, sample_weight))
         rows = ShardedRows(chunks, getattr(X, "columns", None))
@@ -116,7 +118,7 @@ class ChunkedSVM(OverChunks):
         check_missing(y)
         y = _check_y(y, y_numeric=asked.get("y_numeric", False))
         if len(y) != X.shape[0]:
-            raise ValueError(f"y must have as many rows as X, got {len(y)} and {X.shape[0]}")
+            raise ValueError(f"y must have {X.shape[0]} rows, as X has, got {len(y)}")
         return X, y
 
 

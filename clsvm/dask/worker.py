@@ -72,7 +72,7 @@ def joined(parts: list[NDArray[Any]], name: str = "y") -> NDArray[Any]:
     """
     kinds = {("strings" if one.dtype.kind in "OSTU" else "numbers"): str(one.dtype) for one in parts if one.size}
     if len(kinds) > 1:
-        raise ValueError(f"chunks of {name} must have one kind of values, got {' and '.join(kinds.values())}")
+        raise ValueError(f"chunks of {name} must be all numbers or all strings, got {' and '.join(kinds.values())}")
     return np.concatenate([one for one in parts if one.size] or parts)
 
 

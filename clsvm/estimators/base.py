@@ -331,7 +331,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             gamma = 1.0 / (X.shape[1] * var) if var else 1.0
             if not 0 < gamma < np.inf:
                 raise ValueError(
-                    f"gamma='scale' is 1 / (d var(X)), got a variance of {var:g}: scale X, or give a number"
+                    f"gamma='scale' divides by the variance of X, which is {var:g}: scale X, or give a number"
                 )
         elif not isinstance(gamma, Real):
             raise TypeError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")

@@ -113,7 +113,7 @@ def classes_of(y: Any) -> Labels:
 def check_size(y: Vector) -> Vector:
     """Return the targets y unchanged. Raises ValueError if a target's absolute value exceeds 1e100."""
     if (largest := float(np.abs(y).max(initial=0.0))) > _LARGEST:
-        raise ValueError(f"y must be numbers of at most {_LARGEST:g}, got {largest:g}")
+        raise ValueError(f"absolute values of y must be at most {_LARGEST:g}, got {largest:g}")
     return y
 
 

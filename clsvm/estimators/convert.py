@@ -150,7 +150,7 @@ def _other(model: Any, table: dict[Any, Any], whose: str) -> Any:
         if isinstance(model, one):
             check_is_fitted(model)
             return other
-    raise TypeError(f"model must be {whose}'s {', '.join(one.__name__ for one in table)}, got {model!r}")
+    raise TypeError(f"model must be one of {whose}'s {', '.join(one.__name__ for one in table)}, got {model!r}")
 
 
 def _shared(model: Any, *kinds: Any) -> dict[str, Any]:

@@ -226,10 +226,10 @@ class Falkon(KernelEstimator):
         with naming("center_selection"):
             names, expected = _get_feature_names(given), getattr(self, "feature_names_in_", None)
             if names is not None and expected is not None and not np.array_equal(names, expected):
-                raise ValueError(f"the centers must have the columns of X, {[*expected]}, got {[*names]}")
+                raise ValueError(f"the points must have the columns of X, {[*expected]}, got {[*names]}")
             rows = arrays.canonical(check_array(arrays.checked(given, "center_selection"), **asked))
             if rows.shape[1] != X.shape[1]:
-                raise ValueError(f"the centers have {rows.shape[1]} features, X has {X.shape[1]}")
+                raise ValueError(f"the inducing points have {rows.shape[1]} features, X has {X.shape[1]}")
             kernel.check_domain(rows)
         if sp.issparse(rows) == sp.issparse(X):
             return rows

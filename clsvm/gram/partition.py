@@ -127,7 +127,7 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
     """
     n, d = X.shape
     if len(made.order) != d:
-        raise ValueError(f"expected {len(made.order)} features, as in the partition of columns, got {d}")
+        raise ValueError(f"X must have {len(made.order)} features, as the given partition of columns has, got {d}")
     dense, rank = np.zeros((n, made.dense), X.dtype), made.rank
 
     def part(first: int, last: int) -> tuple[NDArray[np.floating], NDArray[np.int32], NDArray[np.intp]]:
@@ -213,7 +213,9 @@ def cluster(
     n, d = X.shape
     most = (size + 1) * d
     if most >= 2**31:
-        raise ValueError(f"a row of {d} features may add {most} zeros to a cluster, expected at most {2**31 - 1}")
+        raise ValueError(
+            f"a row of {d} features may add {most} zeros to its cluster of rows, at most {2**31 - 1} are possible"
+        )
     clusters = -(-n // size)
     if not n * d:
         places = np.arange(clusters * size, dtype=np.int32)

@@ -227,7 +227,9 @@ class Operator(Protocol):
 
         The device must hold all rows X.
         """
-        raise TypeError(f"matrix units (tensor cores) need all rows X on the device, got {type(self).__name__}")
+        raise TypeError(
+            f"{type(self).__name__} cannot use matrix units (tensor cores) without all rows X on the device"
+        )
 
     def unreserved(self) -> AbstractContextManager[None]:
         """Return a context in which the caller may use the memory that the operator reserved for its own products."""

@@ -255,7 +255,7 @@ def _one_line(text: Any) -> str:
         raise ValueError(f"expression has {len(text)} characters, at most {_MAX_LENGTH} are allowed")
     if bad := re.search(r"[^\w.+\-*/(),<>=! \n]", text, re.ASCII):
         words = f"character {bad[0]!r} at column {bad.start() + 1} of {text[:80]!r}"
-        raise ValueError(f"{words} is not part of the language{': a power is **' * (bad[0] == '^')}")
+        raise ValueError(f"{words} is not allowed in an expression{': a power is **' * (bad[0] == '^')}")
     return text.replace("\n", " ").strip()
 
 
@@ -317,7 +317,7 @@ class _Reader:
                 if len(args) != FUNCTIONS[name].arity:
                     raise self.refuse(node, f"{name} takes {FUNCTIONS[name].arity} arguments, got {len(args)}")
                 return self._call(FUNCTIONS[name], args, depth)
-        raise self.refuse(node, f"{type(node).__name__} is not part of the language")
+        raise self.refuse(node, f"{type(node).__name__} is not allowed in an expression")
 
     def _name(self, node: ast.expr, name: str) -> Node:
         if name in self.e.variables or name in self.e.parameters:

@@ -172,10 +172,10 @@ class Kernel:
         for number in self.numbers:
             if not math.isfinite(number):
                 given = ", ".join(f"{name}={value:g}" for name, value in self.params.items())
-                raise ValueError(f"with {given} a number in {self.spec.formula!r} is {number}, expected a finite one")
+                raise ValueError(f"for {given}, a constant of {self.spec.formula!r} is {number}, expected a finite one")
         if self.spec.element and not np.isfinite(at_zero := self._element(0.0, 0.0)):
             text = self.spec.element.text
-            raise ValueError(f"{text!r} is {at_zero} at x = y = 0, expected a finite number; use where(...)")
+            raise ValueError(f"{text!r} is {at_zero} at x = y = 0, expected a finite value; use where(condition, a, b)")
 
     @property
     def name(self) -> str:
@@ -558,7 +558,7 @@ class Kernel:
         except KeyError as error:
             raise ValueError(f"a kernel's record needs {error}, got {str(record)[:80]!r}") from None
         if kernel.record() != record:
-            raise ValueError(f"a kernel's record must have the entries of {kernel!r}, got {str(record)[:200]}")
+            raise ValueError(f"a kernel's record must equal {kernel!r}.record(), got {str(record)[:200]}")
         return kernel
 
     def __reduce__(self) -> tuple[object, ...]:

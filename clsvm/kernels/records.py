@@ -195,7 +195,7 @@ def _name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or "__" in name or keyword.iskeyword(name):
         raise ValueError(f"a parameter's name is letters, digits and single underscores, got {name!r}")
     if name in (*FUNCTIONS, *VARIABLES, *SUM, *ELEMENTS, "nonnegative"):
-        raise ValueError(f"{name!r} is a name of the language and cannot be a parameter")
+        raise ValueError(f"{name!r} is a reserved name and cannot be a parameter")
     return name
 
 
@@ -208,7 +208,7 @@ def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
     """
     given = [Parameter(_name(name), 1.0).check(value) for name, value in params.items()]
     if not isinstance(function, str) or not isinstance(element, str):
-        raise TypeError(f"a kernel function is text, got {function if isinstance(element, str) else element!r}")
+        raise TypeError(f"a kernel function must be text, got {function if isinstance(element, str) else element!r}")
     names = tuple(params)
     integers = frozenset(name for name, value in params.items() if isinstance(value, Integral))
     parsed = [Expression(function, SUM if element else VARIABLES, names, integers)]

@@ -93,7 +93,7 @@ def plan(
     if nbytes > limit:
         raise MemoryLimitError(limit, 0, nbytes)
     raise BufferSizeError(
-        f"{info} allows buffers of at most {stream.largest} bytes, tiles of {t} rows need {max(buffers)}"
+        f"{info} allows buffers of at most {stream.largest} bytes, a matrix tile of {t} rows needs {max(buffers)}"
     )
 
 

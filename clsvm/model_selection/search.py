@@ -103,8 +103,8 @@ class _SearchCV(GridSearchCV):
         if self._needs_grid_search():
             if self.checkpoint is not None:
                 raise ValueError(
-                    "checkpoint needs an estimator of clsvm that is not in a Pipeline, overrides no method and has no "
-                    "callbacks, and a search without callbacks, got "
+                    "checkpoint needs an estimator of clsvm outside a Pipeline, with no method overridden; the "
+                    "estimator and the search must be without callbacks, got "
                     f"{type(self.estimator).__name__}{' with callbacks' * registered(self, self.estimator)}"
                 )
             return super().fit(X, y, **params)

@@ -166,7 +166,7 @@ def _labels(classes: NDArray[Any]) -> NDArray[Any]:
     if labels.dtype == object and all(isinstance(label, str) for label in labels):
         labels = labels.astype(str)
         if labels.tolist() != classes.tolist():  # NumPy has dropped null characters at the end of a label
-            raise ValueError(f"NumPy's text arrays drop the zero characters that end the labels {classes.tolist()}")
+            raise ValueError(f"labels must not end with null characters, got {classes.tolist()}")
     if labels.dtype.kind not in "biufU" or (labels.dtype.itemsize > 8 and labels.dtype.kind != "U"):
         raise ValueError(f"labels must be numbers, truth values or text, got {labels.dtype} {labels.tolist()}")
     return labels

@@ -190,10 +190,10 @@ BROKEN = {
     "four numbers": ("x\n0 1\n1 0 1 2\n", f", line 3: got '1 0 1 2', {SPAN_LINE}"),
     "not finite": ("x\n0 1\n1 0 inf\n", f", line 3: got '1 0 inf', {SPAN_LINE}"),
     "turned": ("x\n0 1\n1 3 2\n", f", line 3: got '1 3 2', {SPAN_LINE}"),
-    "number 0": ("x\n0 1\n0 3 4\n", ": got the features 0, expected whole numbers from 1 to 2147483647, ascending"),
-    "not whole": ("x\n0 1\n1.5 3 4\n", ": got the features 1.5, expected whole"),
-    "too high": ("x\n0 1\n2147483648 3 4\n", ": got the features 2147483648, expected whole"),
-    "twice": ("x\n0 1\n4 3 4\n4 1 2\n", ": got the features 4, 4, expected whole"),
+    "number 0": ("x\n0 1\n0 3 4\n", ": got the feature numbers 0, expected ascending integers from 1 to 2147483647"),
+    "not whole": ("x\n0 1\n1.5 3 4\n", ": got the feature numbers 1.5, expected ascending"),
+    "too high": ("x\n0 1\n2147483648 3 4\n", ": got the feature numbers 2147483648, expected ascending"),
+    "twice": ("x\n0 1\n4 3 4\n4 1 2\n", ": got the feature numbers 4, 4, expected ascending"),
 }
 
 

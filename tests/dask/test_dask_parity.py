@@ -207,9 +207,9 @@ def words_and_numbers() -> Any:
 
 BOTH, FALKON = ("SVC", "FalkonRegressor"), ("FalkonRegressor",)
 REFUSED: list[tuple[str, tuple[str, ...], Callable[[], tuple[Any, ...]]]] = [
-    ("y must have as many rows as X, got 40 and 60", BOTH, lambda: (ROWS, da.from_array(SIGNS[:40], chunks=20))),
+    ("y must have 60 rows, as X has, got 40", BOTH, lambda: (ROWS, da.from_array(SIGNS[:40], chunks=20))),
     (
-        "chunks of y must have as many rows as those of X, [19, 20, 20], got [20, 20, 19]",
+        "chunks of y must have [19, 20, 20] rows, as X's chunks have, got [20, 20, 19]",
         FALKON,
         lambda: (ROWS[SOME], da.from_array(X[:, 0], chunks=20)[SOME[::-1]]),
     ),
@@ -226,7 +226,7 @@ REFUSED: list[tuple[str, tuple[str, ...], Callable[[], tuple[Any, ...]]]] = [
         lambda: (TABLE, series(SIGNS), series(np.ones(60)).to_frame()),
     ),
     ("y should be a 1d array, got an array", CLASSIFIERS, lambda: (ROWS, np.stack([SIGNS, SIGNS], axis=1))),
-    ("chunks of y must have one kind of values, got <U1 and", CLASSIFIERS, lambda: (ROWS, words_and_numbers())),
+    ("chunks of y must be all numbers or all strings, got <U1 and", CLASSIFIERS, lambda: (ROWS, words_and_numbers())),
     ("y must be a Dask collection if the sizes", CLASSIFIERS[1:], lambda: (TABLE, SIGNS)),
     ("y must be a Dask array, data frame or series, got", CLASSIFIERS, lambda: (ROWS, dask.delayed(SIGNS))),
     ("X must be rows of features (n, d), got a Array with ndim=1", BOTH, lambda: (ROWS[:, 0], SIGNS)),
@@ -247,10 +247,10 @@ def test_refused(words: str, names: tuple[str, ...], given: Callable[[], tuple[A
 @pytest.mark.parametrize(
     ("words", "name", "given"),
     [
-        ("X in Dask chunks needs a kernel by name or a Kernel, got", "SVC", {"kernel": "precomputed"}),
+        ("kernel must be a Kernel or a name other than 'precomputed', got", "SVC", {"kernel": "precomputed"}),
         ("checkpoint must be None for X in Dask chunks, got 'file'", "SVC", {"checkpoint": "file"}),
         ("'crammer_singer' needs one device", "SVC", {"multi_class": "crammer_singer"}),
-        ("center_selection must be 'uniform' or rows", "FalkonRegressor", {"center_selection": "leverage"}),
+        ("center_selection must be 'uniform' or an array", "FalkonRegressor", {"center_selection": "leverage"}),
         ("warm_start must be False for X in Dask chunks", "FalkonRegressor", {"warm_start": True}),
         ("penalty must be", "FalkonRegressor", {"penalty": -1}),
         ("class_weight must be >= 0 and finite, got -1", "FalkonClassifier", {"class_weight": {False: -1, True: 1}}),

@@ -187,7 +187,7 @@ def test_what_cannot_be_converted() -> None:
         from_sklearn(svm.SVC().fit(X, y), dtype="float16")
     for convert, stranger in ((from_sklearn, SVC()), (to_sklearn, svm.SVC()), (from_sklearn, svm.LinearSVC())):
         with pytest.raises(
-            TypeError, match=r"model must be (scikit-learn|clsvm)'s SVC, NuSVC, SVR, NuSVR, OneClassSVM"
+            TypeError, match=r"model must be one of (scikit-learn|clsvm)'s SVC, NuSVC, SVR, NuSVR, OneClassSVM"
         ):
             convert(stranger)
     for convert, unfitted in ((from_sklearn, svm.SVC()), (to_sklearn, SVC())):

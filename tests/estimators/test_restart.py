@@ -131,7 +131,7 @@ def test_warm_start_from_the_classes_of_before(device: str, kind: str, other: st
     if labels is not Y:
         with pytest.raises(ValueError, match="warm_start: the last fit had the classes"):
             model.fit(X, np.where(labels, 5, 6))
-    with pytest.raises(ValueError, match="warm_start: expected the multi_class of the last fit"):
+    with pytest.raises(ValueError, match="warm_start: multi_class must be as in the last fit"):
         model.set_params(multi_class=other).fit(X, labels)
 
 

@@ -235,7 +235,7 @@ def test_the_threads_of_linear_algebra_are_left_as_they_were(device: str) -> Non
 def test_targets_beyond_any_use_are_refused(device: str) -> None:
     X, y = halves(50)
     for kind in (SVR, NuSVR):
-        with pytest.raises(ValueError, match=r"y must be numbers of at most 1e\+100, got"):
+        with pytest.raises(ValueError, match=r"absolute values of y must be at most 1e\+100, got"):
             kind(device=device).fit(X, 1e160 * (y + 1.0))
 
 

@@ -51,7 +51,7 @@ MALFORMED = {
         damaged(indices=np.float64),
         "indices and indptr are of .*float64.*, expected int32 or int64",
     ),
-    "a list too long": (damaged("lil", data=longer), "got a row with unequal numbers of values and column indices"),
+    "a list too long": (damaged("lil", data=longer), "each row must have as many values as column indices"),
 }
 for form in ("csc", "bsr"):  # are looked at before they are changed
     MALFORMED[f"{form} beyond"] = damaged(form, indices=put(2, 10**4)), f"malformed .{form}."

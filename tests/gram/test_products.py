@@ -173,7 +173,7 @@ def test_places_of_a_block_start_again(stream: Stream) -> None:
         found = tile(stream, gram, of)[:150, :150]
         np.testing.assert_allclose(found, kernel(X[:150].toarray(), X[:150].toarray()), atol=4e-6)
     assert 0 < of.panel.block.base < 2**31 - 1 - 4 * lines
-    with pytest.raises(ValueError, match="buffer for right-hand rows is too small"):
+    with pytest.raises(ValueError, match="buffer for the rows U of a product K\\(X, U\\) is too small"):
         gram.gather(replace(of.panel, nbytes=0), of.places, of.count)
 
 

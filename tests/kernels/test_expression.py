@@ -323,7 +323,7 @@ def assert_safe(expression: Expression) -> None:
     assert text.count("(") == text.count(")")
 
 
-LANGUAGE, SIZE = "is not part of the language", "expected a number below"
+LANGUAGE, SIZE = "is not allowed in an expression", "expected a number below"
 CHARACTERS = string.ascii_letters + string.digits + "_.+-*/(),<>=! \n"
 FOREIGN_CHARACTERS = (  # Python's, OpenCL's, blanks that are none, look-alikes that Python would take for ASCII names
     *("dot[0]", "lambda: dot", 'f"{dot}"', "dot } kernel void evil(global int *p) {", "dot\n#define dot 1"),

@@ -115,7 +115,7 @@ def test_memory(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         linalg.plan(3000, device=device, memory_limit=limit, tile=2000)
     monkeypatch.setenv("CLSVM_LARGEST_BUFFER", "300000")
     assert linalg.plan(3000, device=device, memory_limit=limit).tile < made.tile
-    with pytest.raises(BufferSizeError, match="tiles of 1000 rows need"):
+    with pytest.raises(BufferSizeError, match="a matrix tile of 1000 rows needs"):
         linalg.plan(3000, device=device, tile=1000)
 
 

@@ -395,5 +395,5 @@ def test_callbacks_hear_of_every_fit(
     assert names == expected
     np.testing.assert_array_equal(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"])
     kept = search(clone(estimator), grid, cv=2, checkpoint=tmp_path / "c").set_callbacks(Noted())
-    with pytest.raises(ValueError, match=r"without callbacks .* with callbacks"):
+    with pytest.raises(ValueError, match=r"without callbacks, got .* with callbacks"):
         kept.fit(X, y)

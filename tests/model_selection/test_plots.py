@@ -168,7 +168,10 @@ def search(x: np.ndarray, y: np.ndarray, scores: np.ndarray) -> SimpleNamespace:
 
 
 WRONG: list[tuple[Any, str]] = [
-    (lambda: plots.breakdown({"one": made(), "other": on_centres()}), "FitReport and NystromReport, expected one kind"),
+    (
+        lambda: plots.breakdown({"one": made(), "other": on_centres()}),
+        "must be of one type, got FitReport and NystromReport",
+    ),
     *((partial(plots.breakdown, one), "expected a dict from names to reports") for one in ({}, made())),
     (lambda: plots.boundary(clsvm.SVC(), PLANE[:, :1]), r"got rows of shape \(60, 1\), expected two features"),
     (lambda: plots.grid(search(np.arange(2), np.arange(2), np.eye(2)), y="nu"), "'nu' was not searched; .* C, gamma"),

@@ -198,7 +198,7 @@ class CsrReader(Reader):
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         if panel.nbytes < self.values_bytes(panel.capacity):
             words = f"it has {panel.nbytes} bytes, expected {self.values_bytes(panel.capacity)}"
-            raise ValueError(f"the buffer for right-hand rows is too small: {words}")
+            raise ValueError(f"the buffer for the rows U of a product K(X, U) is too small: {words}")
         panel.listed = PanelRows(self.rows.csr, self.rows.dense, self.norms, count, rows)
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:

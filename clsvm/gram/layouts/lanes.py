@@ -527,7 +527,7 @@ class Clustered(Lanes):
         mask = np.pad(np.repeat(clusters.mask, size // V, axis=0), ((0, empty // V), (0, 0)))
         lengths = mask.sum(axis=1, dtype=np.int64)
         if lengths.sum() >= 2**31:
-            raise ValueError(f"the clustered layout of {n} rows needs {lengths.sum()} columns, at most {2**31 - 1}")
+            raise ValueError(f"the clustered layout needs {lengths.sum()} columns, at most {2**31 - 1} are possible")
         columns_at = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         groups = lengths, columns_at, np.nonzero(mask)[1].astype(np.int32)
         return Arrangement((order, position), groups)
