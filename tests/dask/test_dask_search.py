@@ -235,7 +235,7 @@ def test_a_piece_that_is_lost_once_it_is_done(client: Any, monkeypatch: pytest.M
 def test_pieces_that_are_lost_again_and_again(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece that no worker survives is an error, not an endless loop."""
     monkeypatch.setattr(dealing, "_result_of", lambda future: None)
-    with pytest.raises(DeviceError, match="Dask lost all workers that had the data"):
+    with pytest.raises(DeviceError, match="Dask lost all workers with the data of the search"):
         searched(over_dask, FOLDS)
     assert_nothing_left(client)
 
