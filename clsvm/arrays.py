@@ -99,17 +99,18 @@ def without_empty(X: Any) -> Any:
 
 
 def mostly_empty(X: Any) -> bool:
-    """Return whether a CSR matrix has more columns than ``_MANY``, and more than four columns per stored entry."""
+    """Return whether a CSR matrix has more than 2^17 columns (``_MANY``), and more than four per stored entry."""
     return bool(X.shape[1] > max(_MANY, 4 * X.nnz))
 
 
 def renumbered(X: Any, kept_columns: NDArray[np.integer]) -> sp.csr_matrix:
-    """Renumber the columns of the CSR matrix X: column ``kept_columns[j]`` becomes column j. ``kept_columns`` ascends.
+    """Renumber the columns of the CSR matrix X: column ``kept_columns[j]`` becomes column j.
 
-    Each row keeps its entries in other columns, so norms of rows stay the same. These entries move to added columns: a
-    row's first such entry to column len(kept_columns), its second to the next column, and so on. Entries of different
-    columns can share an added column. The inner product of two rows stays the same if all entries of one of them lie in
-    ``kept_columns``.
+    ``kept_columns`` (k,) ascends. Entries in other columns are not removed, so that norms of rows stay the same. A
+    row's first entry in another column moves to column k, its second one to column k + 1, and so on.
+
+    The inner product of two rows stays the same if one of them has entries in ``kept_columns`` only. Otherwise the
+    product may change, because entries of different columns can move to the same column.
     """
     indices, data = X.indices[: X.indptr[-1]], X.data[: X.indptr[-1]]
     index = np.searchsorted(kept_columns, indices)

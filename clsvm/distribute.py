@@ -69,7 +69,8 @@ class Parts(Protocol):
     def memory(self) -> tuple[int, int | str | None]:
         """Return the bytes allocated now on the caller's devices, and the memory limit for further allocations there.
 
-        With several devices, the numbers are the most bytes allocated on one device, and the fewest bytes still free.
+        With several devices, the bytes are those of the device with the most bytes allocated. The limit is that of the
+        device with the fewest bytes left.
         """
 
 

@@ -143,9 +143,8 @@ def exposed(path: PathLike) -> str:
 def changed_by_others(path: Path, above: bool = False) -> str:
     """Return a sentence on who else owns or can write to one file or folder; "" if only this user and root can.
 
-    above: whether ``path`` is a folder above the checked file. The result is then "" for a folder of this user or root
-        with a sticky bit, even if others can write to it. The bit keeps them from renaming or deleting files of this
-        user.
+    above: whether ``path`` is a folder above the checked file. If so, a sticky bit makes a folder of this user or root
+        safe, even if others can write to it: the bit keeps them from renaming or deleting files of this user.
     """
     if sys.platform == "win32":
         return ""

@@ -37,7 +37,7 @@ class Costs:
     value_cell
         LIBSVM's prediction: additional seconds for each kernel value and each stored feature of a row.
     term
-        LIBSVM's prediction: additional seconds for each kernel value, times the number of classes above 2.
+        LIBSVM's prediction for k > 2 classes: additional seconds for each kernel value, times k - 2.
     fit
         clsvm's fit: seconds that every fit takes.
     answer
@@ -93,8 +93,8 @@ class Costs:
         """Return whether clsvm's estimated seconds are less than ``self.max_share`` times LIBSVM's.
 
         clsvm's estimated seconds are ``least`` + ``self.share`` * ``theirs`` + max(0, ``self.first`` - ``spent``). The
-        last term is the time to load OpenCL. It counts less the longer the process has computed in LIBSVM: such a
-        process will probably make more calls, and has to load OpenCL only once for all of them.
+        last term is the time to load OpenCL, less the time that this process has spent in LIBSVM. A process that has
+        spent a long time there will probably make more calls, and loads OpenCL only once for all of them.
 
         theirs: LIBSVM's estimated seconds.
         least: lower bound of clsvm's seconds.

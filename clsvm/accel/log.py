@@ -35,8 +35,7 @@ class Call:
     seconds
         duration of the call.
     by_fits
-        whether the call is a grid search that scikit-learn runs fit by fit. The list ``calls`` then has a record of
-        each fit, but no record of the search.
+        whether the call is a grid search that scikit-learn runs. Each fit of this search has a record of its own.
     """
 
     name: str

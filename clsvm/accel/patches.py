@@ -1,10 +1,12 @@
 """Replace the methods of scikit-learn's SVMs that call LIBSVM by methods that try clsvm first.
 
-Six methods of scikit-learn's base class BaseLibSVM are replaced. Two of them, ``_dense_fit`` and ``_sparse_fit``, are
-called by ``fit`` after the check of its input. The other four compute predictions and decision values. A replacement
-for a fit stores clsvm's result in the attributes of LIBSVM's result, with LIBSVM's signs. Two more methods are
-replaced: the ``fit`` of scikit-learn's searches, for GridSearchCV, and the constructor of the class in which
-scikit-learn wraps functions for joblib's workers.
+Eight methods are replaced:
+
+- ``_dense_fit`` and ``_sparse_fit`` of scikit-learn's base class BaseLibSVM. ``fit`` checks its input and calls one of
+  them. The replacements store clsvm's result in the attributes that LIBSVM would set.
+- four methods of BaseLibSVM that compute predictions and decision values.
+- ``fit`` of scikit-learn's searches. The replacement tries clsvm only for GridSearchCV.
+- the constructor of the class in which scikit-learn wraps functions for joblib's workers.
 
 Each prediction makes a clsvm model from the attributes of the scikit-learn estimator. clsvm adds no attribute to the
 estimator. Pickles are therefore unchanged, and copies of an estimator give equal results. :func:`install` sets the
@@ -289,7 +291,10 @@ def _predicted(model: Any, clsvm_model: Any, X: Any) -> Any:
 
 
 def _decision_values(model: Any, clsvm_model: Any, X: Any) -> Any:
-    """Return decision values with LIBSVM's signs: (n, 1), or (n, pairs of classes) for more than two classes."""
+    """Return decision values (n, 1), or (n, pairs of classes) for more than two classes.
+
+    A positive value of a classifier is for the first class of the pair, as in LIBSVM.
+    """
     values = clsvm_model.decision_function(X)
     return (-values if _classes(model) == 2 else values).reshape(X.shape[0], -1)
 

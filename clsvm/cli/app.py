@@ -210,9 +210,9 @@ def list_(args: Any) -> None:
     FUNCTION, flags.ELEMENT, flags.PARAM, to=GROUP,
 )  # fmt: skip
 def show(args: Any) -> None:
-    """Run ``clsvm kernels show``: print a kernel function's formula, parameters and OpenCL text.
+    """Run ``clsvm kernels show``: print a kernel function's formula, parameters, layouts and OpenCL text.
 
-    Print also the layouts, the storage formats of rows on a device, that the kernel function can use.
+    A layout is a storage format for rows on a device. The layouts that the kernel function can use are printed.
     """
     if args.function is not None and args.named is not None:
         raise typer.BadParameter("KERNEL and --kernel both give a kernel function: drop one", param_hint="--kernel")

@@ -42,7 +42,7 @@ def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[Non
     After an error, the command ends with exit code 1. After Ctrl-C, it ends with exit code 130. With --debug, Python
     prints tracebacks and warnings in its own form.
 
-    checkpoint: file from which an interrupted command can continue, or None. The message after Ctrl-C has its name.
+    checkpoint: file from which an interrupted command can continue, or None. The message after Ctrl-C names this file.
     """
     if ctx.find_root().params.get("debug"):
         yield
@@ -106,10 +106,11 @@ def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> No
 def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = "") -> tuple[Any, Array, Array | None]:
     """Read a training file, and return X, y and columns.
 
-    X are the rows (n, d) of the file, y (n,) their labels or targets, and columns is None.
+    The file has n rows. X (n, d) are their features, y (n,) their labels or targets, and columns is None.
 
-    If ``kernel_values`` is true, the file holds n rows of a kernel matrix K instead. columns (n,) then has for each row
-    the number of its column in K, from 0. X (n, n) are these columns of K: X[i, j] = K[i, columns[j]].
+    If ``kernel_values`` is true, the file has kernel values in place of features. In this case row i of the file has
+    the values K[i, 0], K[i, 1], ... of a kernel matrix K, and column columns[i] of K belongs to row i. X (n, n) are the
+    kernel values among the rows: X[i, j] = K[i, columns[j]].
 
     ``of_classes`` says whether y holds class labels.
 
@@ -221,9 +222,9 @@ def kernel_of(
 ) -> Kernel:
     """Return the kernel function that a command line describes. Raises typer.BadParameter for an invalid one.
 
-    function: name of a built-in kernel function, or an expression. None stands for the expression "s".
-    element: expression for one feature of two rows x and y (--element), such as "abs(x - y)", or None. The variable s
-        in the expression ``function`` is the sum of ``element`` over the features.
+    function: name of a built-in kernel function, or an expression. In an expression, the variable s is the sum of
+        ``element`` over the features. None stands for the expression "s".
+    element: expression for one feature of two rows x and y (--element), such as "abs(x - y)", or None.
     params: names and values of kernel parameters, from --param.
     flags: values of gamma, coef0 and degree, from -g, -r and -d. The value None stands for a flag that is not given.
         A built-in function ignores parameters that it lacks. In an expression the defaults are gamma = 1, coef0 = 0

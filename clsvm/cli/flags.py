@@ -237,8 +237,8 @@ def of_estimators(table: Mapping[str, Parameter] = PARAMETERS, short: bool = Fal
 def of_parameter(one: Parameter) -> Option:
     """Return the command-line option for the estimator parameter ``one``.
 
-    ``one.limits`` describes the valid values, and checks the value of the flag. The package typer first converts the
-    value to a number. If the default is a word such as "auto", ``one.limits`` converts the value instead of typer.
+    The package typer converts the text of the flag to a number. If the parameter's default is a word such as "auto",
+    ``one.limits`` converts the text instead. ``one.limits`` then checks that the value is valid.
     """
     assert one.flag
     is_text = isinstance(one.default, str)

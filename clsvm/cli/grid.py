@@ -72,7 +72,8 @@ class Point(NamedTuple):
     Attributes
     ----------
     powers
-        dict with the exponent of 2 that gives C under the key "c", and the one that gives gamma under the key "g".
+        dict of exponents: C is 2 ** powers["c"], and gamma is 2 ** powers["g"]. A parameter that is not searched is
+        missing.
     rate
         accuracy in per cent.
     """
@@ -120,7 +121,8 @@ def grid(args: Any) -> None:
 def _searched(args: Any, powers: dict[str, list[float]]) -> tuple[Any, list[Point]]:
     """Run the cross-validation for all values of C and gamma. Return the fitted search, and a Point for each pair.
 
-    ``powers`` has the exponents of 2 that give C under the key "c", and those that give gamma under the key "g".
+    The values of C are 2 ** x for each x in ``powers["c"]``. The values of gamma are 2 ** x for each x in
+    ``powers["g"]``.
     """
     import numpy as np
 

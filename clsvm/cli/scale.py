@@ -33,7 +33,7 @@ _SHOWN = 10  # a warning names at most this many features
 class Ranges(NamedTuple):
     """Hold the minimum and maximum of each feature, and the interval to which all features are scaled.
 
-    Scaled rows lack the features that are not in ``features``, and the features with equal ``low`` and ``high``.
+    Scaled rows have only features that are in ``features`` and whose ``low`` and ``high`` differ.
 
     Attributes
     ----------

@@ -56,7 +56,7 @@ class _Data(NamedTuple):
     Attributes
     ----------
     X
-        rows (n, d) as CSR, or kernel values (n, n).
+        features (n, d) of the n rows, as CSR; kernel values (n, n) among the rows if the file has kernel values.
     y
         targets (n,), or the index of each row's class in ``classes``.
     classes
@@ -66,7 +66,7 @@ class _Data(NamedTuple):
     weights
         factor of C for each row (n,), or None.
     columns
-        for each row, (n,), the number of the column with its kernel values in the file; None for a file of features.
+        column number (n,) of each row in the file's kernel matrix; None if the file has features.
     """
 
     X: Any
@@ -377,7 +377,8 @@ FALKON.command("predict", help=PREDICT)(predict)
 def _test_rows(test: str, model: KernelModel) -> tuple[KernelModel, Any, Array]:
     """Read a test file. Return the model, the file's rows, and the file's labels or targets.
 
-    Columns of zeros are added to the rows or to the model's support vectors, until both have the same number.
+    If the rows have fewer columns than the model's support vectors, columns of zeros are added to the rows. If the
+    support vectors have fewer columns, the returned model has support vectors with added columns of zeros.
     """
     from clsvm.models import svmlight
 

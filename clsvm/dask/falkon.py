@@ -62,9 +62,9 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
     encoding
         how targets are converted to numbers, the same for all chunks.
     task
-        loss, penalty and constant part of the decision function. The targets of the rows stay on the workers. In
-        their place, the array ``task.y`` (k, c) of a classifier has the targets of k outputs for each of c classes. The
-        array ``task.y`` (k, 2) of a regression has the smallest and the largest target of each output.
+        loss, penalty and constant part of the decision function. The targets of single rows stay on the workers.
+        For a classifier, ``task.y`` (k, c) has the targets of k outputs for each of c classes. For a regression,
+        ``task.y`` (k, 2) has the smallest and the largest target of each output.
     """
 
     weighted: list[int]
@@ -139,10 +139,11 @@ class ChunkedFalkon(OverChunks, local.Falkon):
     def _centers(
         self, X: Any, kernel: Kernel, task: Task, random: np.random.RandomState
     ) -> tuple[nystrom.Centers, Vector | None]:
-        """Return the inducing points, and the coefficients from which the solve starts, or None for zeros.
+        """Return the inducing points, and the coefficients from which the solve starts. None stands for zeros.
 
         If X is in chunks, the inducing points are given by the user, or are drawn uniformly at random from the rows
-        with positive weight. The second result is then None. If X is not in chunks, the base class chooses both.
+        with positive weight, and the coefficients are None. If X is not in chunks, the base class chooses the points
+        and the coefficients.
         """
         if not isinstance(X, FalkonRows):
             return super()._centers(X, kernel, task, random)

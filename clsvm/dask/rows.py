@@ -106,7 +106,7 @@ class ChunkedRows:
         return stacked([some for some in found if some.shape[0]] or found[:1])[inverse]
 
     def planned(self, kernel: Kernel, options: Any) -> tuple[Plan, str, str]:
-        """Let a worker choose the layout, the storage format of rows on a device, for the largest chunk.
+        """Let a worker choose the layout of the largest chunk. A layout is a storage format of rows on a device.
 
         Return the layout, the most precise dtype of the worker's device, and the name of the device.
 
@@ -146,10 +146,10 @@ def checked_chunks(X: Any, y: Any = None, weights: Any = None) -> Chunks:
 
 
 def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
-    """Return, for each chunk of X, the future of the chunk of y or sample_weight with the same rows.
+    """Divide y or sample_weight into chunks with the same rows as the chunks of X, and return the chunks' futures.
 
     ``one`` is the argument of ``fit`` with the name ``name``, "y" or "sample_weight". If ``one`` is None or a single
-    weight, the list has ``one`` itself for each chunk.
+    weight, return a list with ``one`` itself for each chunk of X.
     """
     n, ends = X.npartitions, _sizes(X)
     if not is_dask(one):

@@ -5,9 +5,9 @@ of a working set. Each worker holds a shard: the rows of all its chunks, with th
 these rows (solvers/sharded.py).
 
 rows            Each worker checks its chunks, and joins them into one shard.
-an iteration    The caller sends the changes of the coefficients to all shards. The caller also sends the changed rows,
-                unless the shards have cached the kernel values of these rows. Each shard updates its f, and returns
-                candidates for the next working set.
+an iteration    The caller sends the changes of the coefficients to all shards. The caller also sends the rows whose
+                coefficients changed, unless the shards have cached the kernel values of these rows. Each shard updates
+                its f, and returns candidates for the next working set.
 a lost shard    Another worker builds the shard again, and recomputes its gradient f from the coefficients, which the
                 caller holds.
 """
@@ -37,9 +37,10 @@ from clsvm.solvers.sharded import Shard
 
 
 def shard(stream: Stream, X: Data, *_: Any, kernel: Kernel, plan: Plan, dtype: str) -> Shard:
-    """Build a shard, the rows X (n, d) of all chunks of a worker, on the worker's device.
+    """Build a shard on the worker's device.
 
-    plan: storage format of the rows.
+    X: rows (n, d) of all chunks of the worker.
+    plan: storage format of the rows on the device.
     dtype: dtype of kernel values.
     """
     return Shard(stream, X, kernel, plan, dtype)

@@ -355,7 +355,7 @@ def take(
 
 
 def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int | str | None) -> tuple[Plan, str, str]:
-    """Choose the layout, the storage format of rows on this worker's device, for the rows of a chunk X (n, d).
+    """Choose the layout of a chunk X (n, d). A layout is a storage format of rows on this worker's device.
 
     Return the layout, the most precise dtype of the device, and the name of the device. Raises ValueError if the kernel
     function is not defined for the rows of X.
@@ -367,9 +367,10 @@ def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int 
 
 
 def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
-    """Return the range of the sizes of a chunk's rows X (n, d), such as squared norms, and the range of their entries.
+    """Return the ranges of a chunk's rows X (n, d) from which rounding errors of kernel values are bounded.
 
-    Bounds for rounding errors of kernel values are computed from these ranges.
+    One range is that of the rows' squared norms, or of another size that the kernel function needs. The other is the
+    range of the absolute entries.
 
     plan: storage format of the rows on the device.
     """
@@ -377,11 +378,11 @@ def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
 
 
 def slope_at(loss: str, output: int, at: float, y: Any, weights: Any) -> float:
-    """Return the derivative of a chunk's loss with respect to a constant prediction f for all rows, at f = ``at``.
+    """Return the derivative of a chunk's loss with respect to the prediction, if all rows have the prediction ``at``.
 
-    The derivative is sum_i w_i dl/df(at, y_i), for the loss l with the name ``loss``, and the weights w_i and targets
-    y_i of the rows i.
+    The chunk's loss is the sum of the rows' losses, each times the weight of the row.
 
+    loss: name of the loss function.
     output: the column of the targets y to use.
     """
     numbers, w = Numbers().encoded(y, weights)

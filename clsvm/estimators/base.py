@@ -151,8 +151,8 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     def _solver_params(self) -> dict[str, Any]:
         """Return the parameters of the estimator and their values as a dict.
 
-        The dict has the parameters that the constructor of clsvm's estimator takes. It also has the parameters that
-        only the solver reads, if the estimator has an attribute of the same name.
+        The dict has the parameters that the constructor of clsvm's estimator takes. Some parameters of the solver are
+        not arguments of the constructor. The dict has such a parameter if the estimator has an attribute of this name.
         """
         made: Any = type(self)
         known = (name for name, one in self._table.items() if name in _named(made) or one.solver)

@@ -48,7 +48,7 @@ def own_names(made: type, base: type) -> set[str]:
     """
 
     class Bare(base):
-        """Have only the attributes that Python adds to any class, such as __module__. The result omits them."""
+        """Have only the attributes that Python adds to any class. ``own_names`` leaves these attributes out."""
 
     between = (one for one in made.__mro__ if one not in base.__mro__)
     return {name for one in between for name in vars(one)} - vars(Bare).keys()

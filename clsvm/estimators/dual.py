@@ -198,12 +198,12 @@ class Machine(KernelEstimator):
 
 
 def _started(one: Subproblem, start: Vector, copies: int) -> Subproblem:
-    """Return a copy of the subproblem ``one`` whose solve starts at the coefficients ``start`` of n rows.
+    """Return a copy of the subproblem ``one`` that is solved from the coefficients ``start``.
 
-    start: array (p, n), for the p dual problems of the subproblem.
-    copies: 2 for nu-SVR, else 1. The dual problem of nu-SVR has each row twice: the coefficient of the first copy is
-    at least 0, and that of the second is at most 0. So a positive number in ``start`` goes to the first copy, and a
-    negative one to the second.
+    start: coefficients (p, n) of the subproblem's p dual problems over n rows.
+    copies: 2 for nu-SVR, else 1. The dual problem of nu-SVR has two coefficients for each row. The first is at least
+        0, and the second at most 0. A positive number in ``start`` becomes the first coefficient, and a negative number
+        the second. The row's other coefficient is 0.
     """
     if copies > 1:
         start = np.tile(start, copies)

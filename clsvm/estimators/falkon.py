@@ -380,7 +380,8 @@ class FalkonClassifier(ClassifierMixin, Falkon):
     def _targets(self, index: checks.Indices, k: int) -> Vector:
         """Return the targets of each class's output, (k, n): 1 for rows of the class, -1 for the others.
 
-        ``index`` (n,) is the class number of each row. If k is 2, return only the targets for class 1, (1, n).
+        ``k`` is the number of classes, and ``index`` (n,) has the class number of each row. If k is 2, return only the
+        targets for class 1, (1, n).
         """
         signs = np.where(np.arange(k)[:, None] == index, 1.0, -1.0)
         return signs[1:] if k == 2 else signs

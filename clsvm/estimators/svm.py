@@ -152,10 +152,10 @@ class _Classifier(ClassifierMixin, Machine):
 class SVC(_Classifier):
     """Classify rows by a C-support vector machine (C-SVC) on an OpenCL device.
 
-    The parameter ``multi_class`` chooses how more than two classes are solved. "ovo" solves a binary problem for each
-    pair of classes, "ovr" one for each class against the rest, and "crammer_singer" a single problem. The model has p
-    decision functions: p = k (k - 1) / 2 for "ovo", and p = k for "crammer_singer" and for "ovr". Two classes have
-    p = 1 for "ovr", too.
+    The parameter ``multi_class`` chooses how a fit to k classes is solved. "ovo" solves a binary problem for each pair
+    of classes, "ovr" one for each class against the rest, and "crammer_singer" a single problem. The model has p
+    decision functions: p = k (k - 1) / 2 for "ovo", and p = k for "ovr" and "crammer_singer". For two classes, "ovr"
+    solves the same problem as "ovo", so p = 1.
 
     Attributes
     ----------
@@ -287,11 +287,11 @@ class NuSVC(_Classifier):
         return nu_svc(signs, float(self.nu), bounds)
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Divide coefficients b (problems, n) and offsets by the margin (rho[:, 0] - rho[:, 1]) / 2.
+        """Return the coefficients b (problems, n) and the offsets (problems,), divided by the margins.
 
-        The margin has two boundaries, where decision values without offset are rho[:, 0] and rho[:, 1]. The returned
-        coefficients and offsets (problems,) give decision values 1 and -1 there. A margin that is not positive counts
-        as 1.
+        The margin of a problem has two boundaries. ``rho`` (problems, 2) has the decision values without offset on
+        these boundaries, and the margin is (rho[:, 0] - rho[:, 1]) / 2. After scaling, the decision values on the
+        boundaries are 1 and -1. A margin that is not positive counts as 1.
         """
         r = self._margins(rho)
         r = np.where(r > 0, r, 1.0)
@@ -316,7 +316,7 @@ def _pair_groups(class_pairs: Sequence[Pair], counts: checks.Indices, whole: boo
     """Divide binary problems into groups that are solved together, and yield the class pairs of each group.
 
     ``class_pairs`` has the positive and negative class of each problem. ``counts`` (k,) has the number of rows of each
-    class. A group has about COEFFICIENTS coefficients or about MIN_PROBLEMS problems, whichever is more.
+    class. Each group but the last has about COEFFICIENTS coefficients or more, and about MIN_PROBLEMS problems or more.
     If ``whole`` is true, all problems are in one group.
     """
     rows = np.array([counts.sum() if j is None else counts[i] + counts[j] for i, j in class_pairs])

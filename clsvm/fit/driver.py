@@ -286,11 +286,14 @@ def _solve_large(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
 
 @contextmanager
 def _device_copy(context: FitContext, worker: Worker) -> Iterator[DeviceRows | None]:
-    """Copy X to a discrete GPU and yield the copy, if the large subproblems together have more rows than X.
+    """Copy X to the device and yield the copy, or yield None if no copy is made.
 
-    The rows of each subproblem are then taken from the copy, so that X is sent to the device only once. Yield None on
-    other devices, for a precomputed kernel, and if each device has only a part of the rows. Yield None also if a copy
-    saves no time or does not fit.
+    The rows of each subproblem are taken from the copy, so that X is sent to the device only once. A copy is made only
+    if it saves time and all of these conditions hold:
+
+    - the device has memory of its own, and the copy fits there
+    - X has features, not kernel values, and is not divided among devices
+    - the large subproblems together have more rows than X
     """
     options, X, kernel = worker.options, context.X, context.kernel
     sizes = [len(one.rows) for one in context.subproblems]
@@ -368,9 +371,9 @@ def _solve_small(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
 
 
 def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
-    """Return how to store rows to compute the kernel matrix K of all rows once, or None if this saves no time.
+    """Choose whether to compute the kernel matrix K of all rows once. Return the rows' storage format, or None for no.
 
-    All subproblems then take their kernel values from K. K is computed only on CPUs, and only if three conditions hold:
+    If K is computed, all subproblems take their kernel values from it. This needs a CPU, and three conditions:
 
     - the kernel matrices of all subproblems together have at least COMMON_VALUES times as many values as K
     - a row of X takes at least as many bytes as LONG_ROWS kernel values
