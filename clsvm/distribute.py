@@ -96,9 +96,12 @@ def replayed(replies: list[Any], replay: Callable[[int], Any]) -> list[Any]:
 
 
 def count_losses(losses: Counter[int], lost: Iterable[int]) -> None:
-    """Add one to ``losses[i]`` for each index i in ``lost``. Raises DeviceError if a count then exceeds TRIES.
+    """Add one to the losses of each part in ``lost``. Raises DeviceError if a part was lost more than TRIES times.
 
-    Part i is an object that stores some of the training rows. Its results were lost because its worker failed.
+    A part is an object that stores some of the training rows. It is lost if its worker fails.
+
+    losses: number of losses of each part, by the part's index.
+    lost: indices of the parts that have been lost once more.
     """
     losses.update(lost)
     most = max(losses.values())

@@ -319,8 +319,8 @@ class Accelerated:
 def _sent(original: Method) -> Method:
     """Return a replacement for ``original``, the constructor of scikit-learn's class _FuncWrapper.
 
-    scikit-learn wraps each function that it sends to joblib's workers in this class. The replacement also wraps the
-    function in :class:`Accelerated`.
+    scikit-learn sends functions to joblib's workers, and first wraps each function in _FuncWrapper. The replacement
+    also wraps the function in :class:`Accelerated`.
     """
 
     @functools.wraps(original)

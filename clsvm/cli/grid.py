@@ -85,7 +85,10 @@ class Point(NamedTuple):
         return " ".join([*(f"log2{name}={power}" for name, power in self.powers.items()), f"rate={self.rate:g}"])
 
     def beats(self, other: Point) -> bool:
-        """Return whether this point has a higher rate than ``other``, or the same rate and gamma and a smaller C."""
+        """Return whether this point has a higher rate than ``other``.
+
+        For the same rate and the same gamma, return whether this point has a smaller C.
+        """
         same = self.rate == other.rate and self.powers.get("g") == other.powers.get("g")
         return self.rate > other.rate or (same and self.powers.get("c", 0) < other.powers.get("c", 0))
 

@@ -132,9 +132,9 @@ def _print(text: bytes) -> None:
 
 
 def _extremes(X: Array) -> tuple[Array, Array, Array]:
-    """Return the numbers of the columns in which the CSR matrix X has entries, and each column's minimum and maximum.
+    """Return the indices of the columns in which the CSR matrix X has entries, and each column's minimum and maximum.
 
-    The numbers are ascending. Values that are not stored count as 0.
+    The indices ascend. Values that are not stored count as 0.
     """
     import numpy as np
     from scipy import sparse

@@ -157,7 +157,7 @@ class OnWorkers:
                     self._built.add(i)
 
     def _reassign(self, parts: set[int]) -> set[int]:
-        """Assign each part whose worker is lost to a live worker. Return the indices of the reassigned parts.
+        """Assign live workers to the parts whose workers are lost. Return the indices of these parts.
 
         parts: indices of the parts to check.
         """

@@ -81,7 +81,7 @@ class ShardedRows(ChunkedRows):
     def lay_out(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[ShardSet]:
         """Copy the rows to the workers' devices, and yield the shards, which compute kernel values in ``dtype``.
 
-        A shard is the rows on one worker. The devices' memory is freed when the ``with`` block ends.
+        A shard holds the rows of one worker. The devices' memory is freed when the ``with`` block ends.
         """
         plan, finest, device = self.planned(kernel, options)
         build = partial(shard, kernel=kernel, plan=plan, dtype=dtype)

@@ -57,7 +57,7 @@ def own_names(made: type, base: type) -> set[str]:
 def check_values(kernel: Kernel, X: Any) -> None:
     """Raise ValueError if the kernel function is not defined for the rows X.
 
-    Raise ValueError also if its values are nan or not symmetric on a sample of at most _TRIAL_ROWS rows.
+    Raise ValueError also if kernel values are nan or not symmetric on a sample of at most _TRIAL_ROWS rows.
     """
     kernel.check_domain(X)
     sample = X[:: -(-X.shape[0] // _TRIAL_ROWS)]

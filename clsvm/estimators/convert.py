@@ -123,7 +123,7 @@ def to_sklearn(model: Any) -> Any:
 
 
 def libsvm_attributes(model: Any) -> dict[str, Any]:
-    """Return the attributes that a fit by LIBSVM sets in scikit-learn's estimator, for the fitted clsvm ``model``."""
+    """Convert the fitted clsvm ``model`` to the attributes that a fit by LIBSVM sets in scikit-learn's estimator."""
     expansion: KernelModel = model.model_
     k, vectors = len(expansion.classes), _float64(model.support_vectors_)
     dual_coef, intercept = _float64(expansion.dual_coef), _float64(expansion.intercept)

@@ -144,8 +144,9 @@ class Machine(KernelEstimator):
     def _check_margins(self, rho: Vector, problems: Sequence[Problem]) -> None:
         """Warn if a dual problem of nu-SVC has found no margin between two classes.
 
-        The margin is half the difference of the offsets, (rho[:, 0] - rho[:, 1]) / 2. A margin of at most tol counts as
-        none. The warning names the largest nu that is feasible for all ``problems``. Other tasks never warn.
+        For nu-SVC, ``rho`` (p, 2) has two offsets for each of p dual problems. The margin of a problem is half their
+        difference, (rho[:, 0] - rho[:, 1]) / 2. A margin of at most tol counts as none. The warning names the largest
+        nu that is feasible for all ``problems``. Other tasks never warn.
         """
 
     def _solver_rows(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:

@@ -233,9 +233,9 @@ def _batch_limits(devices: Sequence[Any], options: Options) -> tuple[int, int]:
 def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) -> list[list[int]]:
     """Divide the subproblems with the indices ``large`` into pieces of work: lists of indices.
 
-    The subproblems over all n rows are divided equally into one piece for each device. The subproblems of a piece share
-    a cache of rows of the kernel matrix. Then each other subproblem makes one piece. Subproblems with most rows come
-    first.
+    The subproblems over all n rows are divided equally into one piece for each device. The subproblems of such a piece
+    share a cache of rows of the kernel matrix. Each other subproblem is a piece of its own. These pieces come last,
+    those with most rows first.
 
     sizes: number of rows of each subproblem.
     n: number of rows of X.
