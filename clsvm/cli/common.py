@@ -42,7 +42,8 @@ def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[Non
     After an error, the command ends with exit code 1. After Ctrl-C, it ends with exit code 130. With --debug, Python
     prints tracebacks and warnings in its own form.
 
-    checkpoint: file from which an interrupted command can continue, or None. The message after Ctrl-C names this file.
+    checkpoint: file from which an interrupted command can continue, or None. If this file exists, the message after
+        Ctrl-C names it.
     """
     if ctx.find_root().params.get("debug"):
         yield

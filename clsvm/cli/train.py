@@ -378,7 +378,8 @@ def _test_rows(test: str, model: KernelModel) -> tuple[KernelModel, Any, Array]:
     """Read a test file. Return the model, the file's rows, and the file's labels or targets.
 
     If the rows have fewer columns than the model's support vectors, columns of zeros are added to the rows. If the
-    support vectors have fewer columns, the returned model has support vectors with added columns of zeros.
+    support vectors have fewer columns, the returned model has support vectors with added columns of zeros. Kernel
+    values for a precomputed kernel are returned as they are.
     """
     from clsvm.models import svmlight
 
