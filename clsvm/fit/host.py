@@ -120,12 +120,12 @@ class KernelValues(NamedTuple):
     shift: Vector | None = None
 
     def centred(self, problem: Problem) -> KernelValues:
-        """Return K with a number subtracted from each row and column, so that all rows have the same mean.
+        """Return the kernel values with K centred, so that all rows of K have the same mean.
 
-        K is centred only if its means are large and the coefficients of ``problem`` add up to 0. Centring then changes
-        all gradients by the same number, which the offset absorbs. Rounding errors become smaller, because a large
-        constant is taken out of K. With a conditionally positive definite kernel function, such as -|x - y|^2, the
-        centred K has no negative eigenvalues.
+        For each i, a number shift[i] is subtracted from row i and column i of K. This lowers rounding errors, because a
+        large constant is taken out of K. All gradients change by the same number, which the offset absorbs. K is not
+        centred if its row means are small, or if the coefficients of ``problem`` need not add up to 0. With a
+        conditionally positive definite kernel function, such as -|x - y|^2, the centred K has no negative eigenvalues.
         """
         if not problem.balanced:
             return self

@@ -129,15 +129,15 @@ class PreparedFit:
     def solve(self, problem: Problem, **settings: Any) -> Result | None:
         """Solve ``problem`` with kernel values in the dtype of this fit, or return None if float64 is needed.
 
-        SMO on the device is left out if rounding errors of the kernel values are too large for tol. For a problem with
-        few rows, the host then continues the solve in each of these cases:
+        The device solves the problem by SMO, unless rounding errors of the kernel values are too large for tol. If the
+        problem has few rows, the host takes over in three cases:
 
-        - SMO is left out, stalls or takes very many iterations.
-        - SMO ends with a large relative duality gap, and the host can solve quickly.
+        - SMO did not begin, stalled or took very many iterations.
+        - SMO ended with a large relative duality gap, and the host can solve quickly.
         - Rounding errors of float64 on the device may be too large for tol, and the host's are smaller.
 
-        For a problem with many rows, the result of SMO is returned, or None if SMO is left out. The caller then solves
-        in float64.
+        If the problem has many rows, the result of SMO is returned, or None if SMO did not begin. After None, the
+        caller solves the problem in float64.
 
         Raises ValueError if targets or weights are near the largest float32, on a device without double precision.
 
@@ -246,10 +246,10 @@ def products(
 
 
 def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
-    """Copy X (n, d) to the device and return the copy. Return X itself if a copy saves no time or does not fit.
+    """Return a copy of X (n, d) on the device, or X itself if a copy saves no time or does not fit.
 
-    Float64 checks and later subproblems use the rows of X on the device again. Without a copy, the rows are sent to
-    the device for each use. A copy saves time on a device with memory of its own, for rows in dense storage.
+    Float64 checks and later subproblems use the rows of X again. Without a copy, the rows are sent to the device for
+    each use. A copy is made only for rows in dense storage, on a device with its own memory and with double precision.
     """
     if plan.kind != DENSE.name or stream.unified or stream.profile.wide == "pair":
         return X

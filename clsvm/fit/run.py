@@ -54,9 +54,9 @@ class Worker:
         self.add_seconds({part: perf_counter() - since})
 
     def add_seconds(self, seconds: Mapping[str, float], times: int = 1) -> None:
-        """Add seconds, divided by ``times``, to the seconds of parts of the work.
+        """Add seconds[part] / times to the seconds of each ``part`` of the work.
 
-        seconds: seconds to add for each part, by the part's name.
+        seconds: the seconds that each part took, by the part's name.
         """
         for part, spent in seconds.items():
             self.seconds[part] = self.seconds.get(part, 0.0) + spent / times
@@ -76,14 +76,14 @@ class Worker:
 class Fitted:
     """Hold the outcome of a fit: the results of its subproblems, and the report of the fit.
 
-    A subproblem is one or more dual problems over the same rows. The argument ``before`` is the outcome of subproblems
-    that the same fit solved earlier, or None. The report and the attributes rho, dual and steps are for the earlier
-    subproblems, followed by the new ones. The attribute ``results`` is for the new ones alone.
+    A subproblem is one or more dual problems over the same rows. If the same fit solved other subproblems earlier, the
+    argument ``before`` is their outcome. The report and the attributes rho, dual and steps then include the earlier
+    subproblems, which come first.
 
     Attributes
     ----------
     results
-        result of each subproblem, in order.
+        result of each subproblem, in order, without the earlier subproblems.
     rho
         offsets of the dual problems of all subproblems, (problems, groups). A group is the rows of a dual problem that
         have the same offset.
@@ -168,12 +168,12 @@ class FitContext:
     max_batch_rows
         largest number of rows of a subproblem that the batch solver takes.
     batch_size
-        number of subproblems in a batch that keep a device busy.
+        number of subproblems that keep a device busy if it solves them at the same time, as a batch.
     few
         whether the fit has at most host.SEVERAL small subproblems. If so, the host may solve them more accurately than
         tol.
     shards
-        whether the rows are in shards: divided among several devices, which solve each subproblem together.
+        whether the rows are divided among several devices, which solve each subproblem together.
     """
 
     X: Any

@@ -161,10 +161,10 @@ class Streamed:
     def passing(self) -> AbstractContextManager[Iterator[Block]]:
         """Return a context with an iterator over the blocks of X.
 
-        The iterator yields each block's slice of rows, and the rows on the device. Before the caller requests the next
-        block, it waits until its queue is idle. The request frees the current block, and all buffers that the caller
-        made since it got this block. Leaving the context, also by an error or Ctrl-C, frees all buffers and ends the
-        thread that copies blocks.
+        For each block, the iterator yields the slice of rows, and the rows on the device. The caller must wait until
+        its queue is idle before it requests the next block. The request frees the current block, and all buffers that
+        the caller made since it received this block. The end of the context, also after an error or Ctrl-C, frees all
+        buffers and ends the thread that copies blocks.
 
         The iterator raises ValueError if memory_limit is too small or if a file was truncated. It can also raise
         DeviceError and MemoryError.
@@ -236,8 +236,8 @@ def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice
     """Yield slices that divide ``n`` rows into runs of at most ``step`` consecutive rows.
 
     ``cells`` is None if all rows have equally many entries. Otherwise cells[i] is the number of entries in the rows
-    before row i, and cells[n] is the number in all rows. A slice is shorter than ``step`` rows if these rows would have
-    more than UNEVEN times as many entries as ``step`` average rows.
+    before row i, and cells[n] is the number in all rows. A run is shortened if it would have more entries than
+    UNEVEN * step average rows.
     """
     first = 0
     most = 0 if cells is None else int(UNEVEN * step * int(cells[n]) / n)
@@ -330,15 +330,15 @@ class Fetched:
 
     Rows are copied into the panel in one of two ways:
 
-        by a copy on the device: the host copies the rows to the device, and a kernel copies them into the panel. If
-            the copy is in CSR, it stays on the device, because every product fills the panel from it block by block.
+        through a device copy: the host copies the rows to the device, and a kernel copies them into the panel. A copy
+            in CSR stays on the device, because every product fills the panel from the copy, one block after another.
         directly: a kernel copies the rows from the host's memory into the panel (:class:`Window`).
 
     Attributes
     ----------
     at
-        buffer with a number for each place in the panel, -1 for a zero row. If the rows are copied directly, the number
-        is the row number in X. Otherwise it is the position of the row in the copy on the device.
+        buffer with a number for each place in the panel, -1 for a zero row. If rows are copied directly, it is the
+        number of the row in X. Otherwise it is the position of the row in the device copy.
     count
         number of rows in the panel.
     ids
@@ -470,10 +470,11 @@ class BlockGram(Operator):
         return self._few.row_source(panel)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """Fill a panel, the buffer of the rows U of K(X, U), with the rows of X at the positions rows[0 .. count - 1].
+        """Copy selected rows of X into ``panel``, the device buffer of the rows U of products K(X, U).
 
-        The host reads the positions from the device. The rows at the positions are then copied to the device, or a
-        kernel reads the rows in the host's memory (:class:`Window`).
+        The device buffer ``rows`` holds the positions of the selected rows in X, -1 for a zero row. The buffer
+        ``count`` holds their number. The host reads the positions. It then copies the selected rows to the device, or
+        launches a kernel that reads them in the host's memory (:class:`Window`).
         """
         stream, fetched = self.stream, panel.fetched
         fetched.count = number = min(int(stream.read(count, np.int32, 1)[0]), panel.capacity)

@@ -10,8 +10,8 @@ K(X, U) and K' its transpose. V (m, k) and R (n, k) are given matrices:
 
 The methods take and return transposed arrays: (k, m) for V, and (k, n) for K V.
 
-Terms are added in doubles, or in pairs of floats on devices without doubles. Only forward_back first adds a few terms
-at a time in the dtype of K. The order of all additions is fixed, so repeated calls return the same bits.
+Sums are doubles, or pairs of floats on devices without doubles. In forward_back, groups of a few terms are first added
+in the dtype of K. The order of all additions is fixed, so repeated calls return the same bits.
 
 :class:`Cross` computes the three products for any number of rows in the host's memory, or in a memory-mapped file. A
 pass is one product over all rows X. Cross chooses one of three ways, by the memory that they need and their cost:
@@ -59,9 +59,10 @@ SEVERAL = 4  # for fewer than 4 outputs, scratch memory holds kernel values of a
 
 
 def usual_tile_bytes(stream: Stream, row: int) -> int:
-    """Return the usual size in bytes of a tile, a block of rows of K, if one row of K has ``row`` bytes.
+    """Return the usual size in bytes of a tile. A tile is a block of rows of K.
 
-    A tile of this size fits in the caches of a CPU, or keeps all compute units of a GPU busy.
+    A tile of this size fits in the caches of a CPU, or keeps all compute units of a GPU busy. ``row`` is the size in
+    bytes of one row of K.
     """
     return OF_UNIT * stream.compute_units if stream.profile.style == "simd" else max(OF_DEVICE, MIN_TILE_ROWS * row)
 
@@ -93,18 +94,19 @@ class RowTile(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Hold on the device a matrix H (k, k) for each row, with which :meth:`Sums.forward_back` multiplies k outputs.
+    """Hold a matrix H (k, k) for each row of X on the device. k is the number of outputs.
 
-    With ``shares``, H is w (diag(P) - P P'), where w is the weight of the row and P (k,) its probabilities. Otherwise H
-    is diagonal, and its entries are the row's weights.
+    :meth:`Sums.forward_back` multiplies the k outputs of each row by the row's H. If ``shares`` is None, H is diagonal,
+    and its entries are the row's weights. Otherwise H = w (diag(P) - P P'), where w is the weight of the row, and
+    P (k,) are its probabilities.
 
     Attributes
     ----------
     w
-        buffer of the rows' weights, (n_pad,), or (k, n_pad) if ``per_output`` is 1. n_pad is the number of rows with
+        buffer of the rows' weights: (k, n_pad) if ``per_output`` is 1, else (n_pad,). n_pad is the number of rows with
         padding.
     per_output
-        whether each output has its own weights (1) or all outputs share them (0).
+        1 if each output has its own weights, 0 if all outputs of a row share one weight.
     shares
         buffer of the probabilities P of all rows (k, n_pad), or None if H is diagonal.
     """
@@ -267,12 +269,13 @@ class Sums:
 
 
 class OnePass:
-    """Compute K' H K V in one pass over the rows X, on CPUs, with K = K(X, U).
+    """Compute K' H K V in one pass over the rows X, on CPUs.
 
-    K' is the transpose of K. H multiplies each row of K V by a matrix (k, k) that belongs to the row. Each work-item
-    takes some rows of X, and processes a few of these rows at a time. For these few rows it computes K, then K V, and
-    then their part of K' H K V. K is in scratch memory that fits in the cache of a core. The results of the work-items
-    are added in the order of the rows, so the sum has the same bits for any number of work-items.
+    K is K(X, U), and K' is its transpose. V has a column for each of k outputs. H multiplies each row of K V by a
+    matrix (k, k) that belongs to the row. Each work-item takes some rows of X, and processes a few of them at a time.
+    For these few rows it computes K, then K V, and then their part of K' H K V. K is in scratch memory that fits in the
+    cache of a core. The results of the work-items are added in the order of the rows, so the sum has the same bits for
+    any number of work-items.
     """
 
     def __init__(self, gram: Gram, panel: Panel, k: int, made: Variant, scratch: Sequence[int], items: int) -> None:
@@ -286,12 +289,12 @@ class OnePass:
 
     @staticmethod
     def of(gram: Gram, panel: Panel, k: int, limit: int) -> OnePass | None:
-        """Return a OnePass, which computes K' H K V with K = K(X, U) for ``k`` outputs.
+        """Return a OnePass, which computes K' H K V for ``k`` outputs, or None if no OnePass is possible.
 
-        K' is the transpose of K, and H multiplies each row of K V by a matrix (k, k). ``panel`` is the buffer of the
-        rows U. Return None if the layout or the device has no program for K' H K V, or if the scratch memory of a
-        work-item exceeds ``limit`` bytes. Scratch memory holds values of K, the sums K' H K V, and the sums K V. The
-        sums K V are stored twice: as doubles or pairs of floats, and in the dtype of K.
+        K is K(X, U), and K' is its transpose. V has a column for each output. H multiplies each row of K V by a matrix
+        (k, k). ``panel`` is the buffer of the rows U. No OnePass is possible if the layout or the device has no program
+        for K' H K V, or if the scratch memory of a work-item exceeds ``limit`` bytes. Scratch memory holds K, K V and
+        K' H K V for a few rows of X.
         """
         stream, rows = gram.stream, gram.rows
         sub, real = MAX_SUB if k >= SEVERAL else MAX_SUB // 2, np.dtype(rows.dtype).itemsize
@@ -304,11 +307,12 @@ class OnePass:
         return OnePass(gram, panel, k, made, scratch, items) if made and items else None
 
     def add(self, V: Buffer, weights: Weights, out: Buffer, count: Buffer) -> None:
-        """Add K' H K V, for K = K(X, U), to the buffer ``out``. The buffer ``count`` holds the number of rows U.
+        """Add K' H K V to the buffer ``out``.
 
-        K' is the transpose of K. H multiplies each row of K V by a matrix (k, k), which ``weights`` holds. The buffer
-        ``V`` holds the transpose of the matrix V, and ``out`` holds sums of the transposed result. Both arrays are
-        (k, capacity), where ``capacity`` is the largest number of rows U. ``V`` has the dtype of K.
+        K is K(X, U), and K' is its transpose. V has a column for each of k outputs. H multiplies each row of K V by a
+        matrix (k, k), which ``weights`` holds. The buffers ``V`` and ``out`` hold transposed matrices: (k, capacity),
+        where ``capacity`` is the largest number of rows U. ``V`` has the dtype of K. The buffer ``count`` holds the
+        number of rows U.
         """
         gram, panel, k, n = self._gram, self._panel, self._k, np.int64(self._gram.rows.n_pad)
         given: tuple[Any, ...] = (k, panel.capacity, V, n, *weights, self._absent, *self._scratch)

@@ -99,9 +99,9 @@ def symmetric_sums(
     ``rows`` and ``support`` are row numbers in X. Return None if :func:`responses` would be faster, or if memory is too
     small. The sums agree with :func:`responses` up to rounding.
 
-    K among the requested rows and the support vectors together is symmetric, so only about half of it is computed. The
-    rows are taken in blocks. For each block, K is computed with the rows up to the last row of the block. A value
-    K(x, y) is added to the sums of both x and y.
+    Let Z be the requested rows and the support vectors together. K(Z, Z) is symmetric, so only about half of it is
+    computed. Z is taken in blocks. For each block, K is computed between the block and the rows of Z up to the end of
+    the block. A value K(x, y) is added to the sums of both x and y.
     """
     plan, both = layouts.cheaper_plan(plan, X), np.union1d(rows, support).astype(np.int32)
     laid_in_order = layouts.LAYOUTS[plan.kind].in_order
@@ -146,12 +146,12 @@ def _symmetric(gram: Gram, b: Vector) -> Vector:
 
 
 def decision_values(support: Support, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
-    """Return decision values without the intercept, in float64 for rows where float32 is not precise enough.
+    """Return decision values of the rows X without the intercept, computed in float32 or float64.
 
-    The dtype is chosen for each row separately, so a decision value does not depend on the other rows of a call. Values
-    that are not finite in float32 are computed again in float64. The support vectors are in groups, each of which has
-    decision values of its own, and the slice ``groups`` selects groups. Raises ValueError if float64 has too small a
-    range for a row.
+    The dtype is chosen for each row separately, so a decision value does not depend on the other rows of a call. A row
+    gets float64 if float32 is not precise enough for it, or if a value is not finite in float32. The support vectors
+    are divided into groups. Each group has its own decision values. The slice ``groups`` selects the groups to use.
+    Raises ValueError if the range of float64 is too small for a row.
     """
     precision, kernel = support.precision, support.kernel
     assert precision
@@ -221,13 +221,13 @@ def _in_float64(
 class HostBlocks:
     """Compute blocks of K (n, n) in float64 on the host. X holds the rows (n, d), or K itself for a precomputed kernel.
 
-    If ``whole`` is true, all of K is computed and stored as soon as the requested blocks add up to n^2 values. Squared
-    distances are sums of (x_j - y_j)^2. For dense rows, a value of K then has the same bits in a block as in the stored
-    K.
+    If ``whole`` is true, squared distances are sums of (x_j - y_j)^2. When the blocks requested so far have n^2 values
+    or more, all of K is computed and stored. Later blocks are read from the stored K. For dense rows, their values have
+    the same bits as before.
 
-    If ``whole`` is false, ``centre`` (d,) is subtracted from the rows, and squared distances are computed from norms
-    and inner products. This is as precise as on a device. For many features it takes much less time than sums of
-    (x_j - y_j)^2.
+    If ``whole`` is false, K is not stored. Squared distances are computed from norms and inner products, after the
+    vector ``centre`` (d,) is subtracted from the rows. This is as precise as on a device. For many features it takes
+    much less time than sums of (x_j - y_j)^2.
     """
 
     def __init__(self, X: Any, kernel: Kernel | Precomputed, centre: Vector, whole: bool) -> None:

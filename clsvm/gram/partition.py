@@ -3,13 +3,13 @@
 Columns: the densest columns are stored densely, zeros included, and the others as sparse entries. A column is stored
 densely if the device reads it faster in this form, by the costs in its profile (:class:`Gain`). Columns are numbered by
 falling density, so that the columns with the most entries are next to each other. Reference: Xie et al. 2023
-(BoostSVM). There, a column is stored densely if its density exceeds a fixed limit.
+(BoostSVM), where a column is stored densely if its density exceeds a fixed limit.
 
-Clusters: rows of a cluster are nonzero in similar columns. A cluster stores all its rows in each column in which at
-least one of them is nonzero. Several clusters, the active ones, are filled at a time. The device takes one row x after
-another. A row joins the active cluster S for which the fewest additional zeros must be stored. Let a be the number of
-columns in which x is nonzero and all rows of S are zero. Let b be the number of columns in which x is zero and a row of
-S is not:
+Clusters: rows of a cluster are nonzero in similar columns. If at least one row of a cluster is nonzero in a column, the
+cluster stores the column's values for all its rows, zeros included. Several clusters, the active ones, are filled at a
+time. The device takes one row x after another. A row joins the active cluster S for which the fewest additional zeros
+must be stored. Let a be the number of columns in which x is nonzero and all rows of S are zero. Let b be the number of
+columns in which x is zero and a row of S is not:
 
     additional zeros = (number of rows of S) * a + b.
 

@@ -11,9 +11,9 @@ problems. ``capacity`` is the number of rows that fit in the panel.
 :class:`Operator` names these products for the solvers. :class:`Gram` computes them from rows that one device holds.
 Rows are stored in lane groups: V rows that kernels compute side by side (layouts/record.py).
 
-Every value K(x, u) is computed by one chain of operations in the order of the columns. The bits of K(x, u) do not
-depend on the other rows of a product. If the order of columns is the same, they do not depend on the layout either. But
-for element-wise kernel functions they do depend on the layout, and matrix units (tensor cores) round in their own way.
+Every value K(x, u) is computed by one chain of operations in the order of the columns, so its bits do not depend on the
+other rows of a product. Layouts with the same order of columns give the same bits, except for element-wise kernel
+functions. Matrix units (tensor cores) round in their own way.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -312,8 +312,8 @@ class Gram(Operator):
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         """Copy the rows of X at the positions rows[0 .. count - 1] into a panel, the buffer of the rows U of K(X, U).
 
-        A panel for CSR rows must have been made for at least as many entries as the copied rows have. If ``fresh`` is
-        true, the rest of the panel becomes zero. If it is false, rows that other Grams copied into the panel remain.
+        If X is stored in CSR, the panel must have room for the entries of the copied rows. If ``fresh`` is true, the
+        rest of the panel becomes zero. If it is false, rows that other Grams copied into the panel remain.
         """
         self.reader.gather(panel, rows, count, fresh)
 
@@ -348,9 +348,10 @@ class Gram(Operator):
         self.over_rows(groups, 0, panel, count, store, update)
 
     def of_all(self, capacity: int = 0, square: bool = False) -> Panel:
-        """Return a panel, the buffer of the rows U of K(X, U), that holds all rows of X in the caller's order.
+        """Return a buffer (panel) that holds all rows of X in the caller's order.
 
-        The panel has a capacity of at least ``capacity`` rows. ``square`` says that products among its rows follow.
+        In products K(X, U), the rows U of the panel are then all rows of X. The panel has room for at least
+        ``capacity`` rows. Set ``square`` if kernel values between rows of the panel will be computed.
         """
         stream, n = self.stream, self.rows.n
         panel = self.panel(capacity or n, square)
@@ -376,8 +377,8 @@ class Gram(Operator):
     ) -> None:
         """Compute the product of :meth:`accumulate` only for the rows X in the lane groups ``groups`` (V rows each).
 
-        In each row of ``store``, and in each row of sums of ``update``, number j belongs to row j + base of X. ``base``
-        is negative if X is a block of a larger set of rows.
+        Column j of the stored K(U, X), and of the sums in ``update``, belongs to row j + base of X. ``base`` is
+        negative if X is a block of a larger set of rows.
         """
         if update and not store and self._layout.plain:
             self._add_through_store(groups, base, panel, count, update)
@@ -414,7 +415,7 @@ class Gram(Operator):
                 self.over_rows(some, first, panel, count, store, update._replace(c=c))
 
     def slot(self, capacity: int) -> Buffer:
-        """Return an int32 buffer of the numbers 0 .. capacity - 1. As Store.slot, it puts row u of K at place u."""
+        """Return an int32 buffer of the numbers 0 .. capacity - 1, as Store.slot if row u of K is stored as row u."""
         if capacity not in self._slots:
             self._slots[capacity] = self.stream.upload(np.arange(capacity, dtype=np.int32))
         return self._slots[capacity]
@@ -452,8 +453,7 @@ class Gram(Operator):
         """Yield the kernel, global size, local size and arguments of each launch of a product.
 
         ``product`` is a key of programs.PRODUCTS. ``over`` has a record for each range of rows of X. On a GPU, a range
-        that would take long is divided among several launches. In each row of the output, number j belongs to row
-        j + base of X.
+        that would take long is divided among several launches. Column j of the output belongs to row j + base of X.
         """
         stream, r, of_panel = self.stream, self.rows, programs.PRODUCTS[product].tile
         simd, sections = stream.profile.style == "simd", max(1, update.sections) if update else 1

@@ -1,7 +1,8 @@
 """Choose the layout in which a device stores rows of X, and store rows on the device.
 
 :func:`choose` estimates the cost of a kernel value in each layout, and returns a :class:`Plan` with the chosen layout.
-:func:`build` stores rows as a plan says. Other functions change a plan's layout, such as for rows that are read once.
+:func:`build` stores rows as a plan says. Other functions return a plan with another layout, for example
+for rows that are read only once.
 
 LAYOUTS holds one record for each layout. A new layout needs a module in this folder, kernel templates, its record in
 LAYOUTS, and its name and help texts in clsvm/parameters.py. docs/design/additions.md lists further places, such as
@@ -82,10 +83,10 @@ def choose(
 def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
     """Return ``plan`` with a layout for rows X (n, d) that are read only once.
 
-    The layouts "inverted" and "clustered" would take longer to build than they save. "hybrid" replaces "inverted", and
-    "dense" replaces "clustered". "dense" also replaces "bits", because X may have entries other than 0 and 1. If X is
-    sparse and would take more than ``limit`` bytes as dense float64 rows, "csr" replaces "clustered" and "bits"
-    instead.
+    Two layouts would take longer to build than they save: "hybrid" replaces "inverted", and "dense" replaces
+    "clustered". The layout "bits" stores only 0 and 1, but X may have other entries, so "dense" replaces "bits". If X
+    is sparse and would take more than ``limit`` bytes as dense float64 rows, these replacements use "csr" in place of
+    "dense". Other layouts are kept.
     """
     layout, large = LAYOUTS[plan.kind], sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > limit
     stays = layout.in_order and not layout.binary
@@ -105,16 +106,16 @@ def unrestricted_plan(plan: Plan) -> Plan:
 
 
 def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False) -> Plan:
-    """Return ``plan`` with a layout for rows X (n, d) of which each of many kernel products uses only some.
+    """Return ``plan`` with a layout for many kernel products, each of which uses only some of the rows X (n, d).
 
     The layout is "csr" in two cases:
 
-    - :func:`single_pass_plan` gives "dense", but "csr" costs less than SOONER times as much (plan.whole).
+    - :func:`single_pass_plan` gives "dense", but the cost of "csr" in plan.whole is below SOONER * (cost of "dense").
     - ``plan`` has the layout "inverted", ``free`` is true, and no column of X is worth storing densely.
 
     Otherwise the layout is that of :func:`single_pass_plan`. ``free`` says that the user left the choice of the layout
-    to the library. If X is sparse and would take more than ``limit`` bytes as dense float64 rows, "dense" replaces no
-    other layout.
+    to the library. If X is sparse and would take more than ``limit`` bytes as dense float64 rows, no layout is replaced
+    by "dense".
     """
     other = single_pass_plan(plan, X, limit)
     sooner = plan.whole.get(CSR.name, np.inf) < SOONER * plan.whole.get(DENSE.name, 0.0)
@@ -136,7 +137,7 @@ def streamed_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
 
     "csr" replaces the layouts "hybrid" and "inverted", because separating dense from sparse columns takes longer than
     it saves. :func:`single_pass_plan` replaces other layouts. If X is sparse and would take more than ``limit`` bytes
-    as dense float64 rows, "dense" replaces no other layout.
+    as dense float64 rows, no layout is replaced by "dense".
     """
     return _as(plan, CSR.name) if LAYOUTS[plan.kind].splits else single_pass_plan(plan, X, limit)
 
@@ -169,13 +170,15 @@ def row_bytes(plan: Plan, X: Data, itemsize: int) -> int:
 
 
 def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str, float], dict[str, float]]:
-    """Return two estimated costs of a kernel value for each layout, as two dictionaries by layout name.
+    """Estimate costs of a kernel value in each layout, and return them as two dictionaries by layout name.
 
-    The first cost is that of computing the value. The second adds 1 / n of the cost of converting a row to the layout,
-    since a fit of n rows computes about n kernel values with each row. ``offered`` holds the names of the layouts.
+    The first dictionary has the cost of computing the value. The second has this cost plus 1 / n of the cost of
+    converting a row to the layout, since a fit of n rows computes about n kernel values with each row. ``offered``
+    holds the names of the layouts.
 
-    The first cost takes long to estimate for the layout "clustered". With ``auto``, "clustered" is therefore left out
-    if 1 / n of its cost of converting a row exceeds the second cost of another layout.
+    The cost of computing takes long to estimate for the layout "clustered". If ``auto`` is true, "clustered" is
+    therefore left out if 1 / n of its cost of converting a row is higher than another layout's cost in the second
+    dictionary.
     """
     costs: dict[str, float] = {}
     whole: dict[str, float] = {}

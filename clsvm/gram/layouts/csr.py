@@ -141,10 +141,10 @@ class PanelBlock:
     Attributes
     ----------
     line_of
-        int32 buffer with a number for each feature j that is not stored densely. If line_of[j] > base, line number
-        line_of[j] - base of the block holds feature j. Otherwise no row of the block has feature j.
+        int32 buffer with a number for each feature j that is not stored densely. The block holds feature j in the line
+        with the number line_of[j] - base. If line_of[j] <= base, no row of the block has feature j.
     base
-        an upper bound of the numbers that earlier blocks left in line_of. It saves clearing line_of for each block.
+        a number at least as large as all that earlier blocks left in line_of, so no block needs to clear line_of.
     """
 
     line_of: Buffer
@@ -182,10 +182,10 @@ class CsrReader(Reader):
         return super().panel_bytes(capacity) + self._line_bytes
 
     def values_bytes(self, capacity: int) -> int:
-        """Return the size in bytes of a panel, a buffer that holds one block of the rows U of K(X, U) at a time.
+        """Return the size in bytes of a panel. The panel holds one block of the rows U of K(X, U) at a time.
 
-        A block consists of lines, each with one value for every row of the block: a line of zeros, a line for each
-        densely stored column, and a line for each other feature that the rows of any block can have.
+        The block has a line of zeros, a line for each densely stored column, and lines for the other features that its
+        rows may have. A line has one value for each row of the block.
         """
         r, width = self.rows, self.layout.width(self.stream.profile, self.rows.dtype, shape_class(capacity))
         lines: int = 1 + r.dense.number + min(self._sparse, r.entries(width))
@@ -208,8 +208,8 @@ class CsrReader(Reader):
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
         """Copy the rows U of K(R, U) into the buffer ``right``, one block at a time, and yield a launch for each block.
 
-        The launch computes K(R, U) for the block. R are the rows of X at the positions in ``rows``: V rows for each of
-        ``groups``. ``count`` holds the number of rows U. ``panel`` is unused, since the launch reads R in X.
+        The launch computes K(R, U) for the block. R are rows of X. The buffer ``rows`` has their positions in X, V
+        positions for each index in ``groups``. The buffer ``count`` holds the number of rows U. ``panel`` is not read.
         """
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
@@ -230,7 +230,7 @@ class CsrReader(Reader):
             block.base += lines
 
     def copy_dense(self, panel: Panel, first: int) -> None:
-        """Copy the densely stored columns of rows first .. first + panel.width - 1 of U to ``panel``, for K(X, U)."""
+        """Copy the densely stored columns of panel.width rows U of K(X, U), from row ``first`` on, to ``panel``."""
         _, dense, _, listed, which = panel.listed
         self._scatter[2](*self._range(panel), dense, listed, which, first, panel.values)
 
@@ -265,12 +265,12 @@ class Csr(Layout):
         return self.of_parts(survey, np.zeros(len(survey.density), bool))
 
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
-        """Estimate the cost of a value of K(X, U) from the CSR entries of X, in multiply-adds of dense rows.
+        """Estimate what the CSR entries of X add to the cost of a value of K(X, U), in multiply-adds of dense rows.
 
-        ``survey`` describes X. ``whole`` is the mask of the densely stored columns, which the estimate leaves out. The
+        ``survey`` describes X. ``whole`` is the mask of the densely stored columns, which have no CSR entries. The
         right-hand rows U are taken in blocks. Half the cost of an entry of X is for reading the entry, once for each
-        block. A CPU's cache holds the densest columns of a block. An entry of X in another column costs 1 + FAR times
-        as much as in a cached column. The estimate includes the time to copy U into blocks.
+        block. A CPU's cache holds only the densest columns of a block. An entry of X in another column of the block
+        costs 1 + FAR times as much. The estimate includes the time to copy U into blocks.
         """
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
@@ -417,7 +417,7 @@ def scatter(profile: Profile, dtype: str, d: int = 0) -> Variant:
 
 
 def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
-    """Return the program that sums e(0, x_j) over the features j of CSR rows x, for K(x, y) = f(sum_j e(x_j, y_j))."""
+    """Return the program that computes sum_j e(0, x_j) for CSR rows x and a kernel function f(sum_j e(x_j, y_j))."""
     text, label = sources.render("gram/zero_sums", kernel=spec), f"{spec.name or 'expression'} zero sums csr {dtype}"
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
@@ -434,7 +434,7 @@ WEIGHED = 512  # a work-item adds weighted values of K to the sums of this many 
 
 
 class InvertedIndex(NamedTuple):
-    """Hold the inverted index of CSR rows on the device, for blocks of ``size`` rows.
+    """Hold the inverted index of CSR rows on the device. The rows are divided into blocks of ``size`` rows.
 
     Attributes
     ----------
@@ -443,10 +443,10 @@ class InvertedIndex(NamedTuple):
     columns
         number of indexed columns.
     indptr
-        the number of each CSR row's first entry. Block b has the entries from number start = indptr[b * size] on.
+        indptr[i] is the index of the first entry of row i. The entries of block b begin at start = indptr[b * size].
     ends
-        ends[b][k] is the number of entries of block b in the columns before k. So column k of block b has the entries
-        start + ends[b][k] .. start + ends[b][k + 1] - 1.
+        ends[b][k] is the number of entries that block b has in the columns before k. The entries of block b in column k
+        have the indices start + ends[b][k] .. start + ends[b][k + 1] - 1.
     rows
         row of each entry, counted from the first row of its block.
     values
@@ -545,11 +545,11 @@ INVERTED = Inverted()
 
 
 def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: float = LIST, wait: float = 1.0) -> float:
-    """Estimate the cost of a value of K with an inverted index of n rows, in multiply-adds of dense rows.
+    """Estimate the cost of a value of K in multiply-adds of dense rows, if n rows have an inverted index.
 
-    ``dense`` is the number of columns stored densely. ``count`` holds the number of entries of each other column.
-    ``found`` is the cost of finding one column's entries in a block of the index, as a multiple of profile.hit_cost.
-    ``wait`` is the factor by which multiply-adds slow down if a CPU waits for memory (Survey.wait).
+    ``dense`` is the number of columns stored densely. ``count`` holds the number of entries of each other column. Each
+    search for the entries of a column in a block of the index costs found * profile.hit_cost. ``wait`` is the factor by
+    which a CPU slows down if it waits for memory (Survey.wait).
     """
     share = np.asarray(count, np.float64) / n
     matches = float((share**2).sum() + found * share.sum() / min(n, BLOCK))

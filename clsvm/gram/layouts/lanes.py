@@ -220,13 +220,15 @@ def split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray
 
 
 def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
-    """Copy rows of X to the device, those of a range of lane groups at a time. A lane group will hold V of the rows.
+    """Copy rows of X to the device, from which the caller fills lane groups of V rows.
 
-    ``order`` has the row number in X for each position in the lane groups, -1 for padding. For each range, yield
+    ``order`` has the row number in X for each position in the lane groups, -1 for padding. The rows of a range of lane
+    groups are copied at a time. For each range, yield
 
     - the range of lane groups;
     - a :class:`Source`, which describes a buffer with the rows of the range and gives the number row0 of its first row;
-    - a buffer with the number of the row at each position in all lane groups, -1 for padding.
+    - a buffer with a number for each position in all lane groups, -1 for padding. The position gets the row of the
+      source with the index (number - row0).
     """
     n, d = X.shape
     groups = len(order) // V
@@ -339,10 +341,10 @@ class Lanes(Layout):
     ) -> LaneRows:
         """Subtract ``plan.centre`` from the rows X, and store them on the device in lane groups.
 
-        A lane group is V rows with interleaved values. ``places`` holds the arrays Rows.order and Rows.position.
-        groups[0] has the number of features of each lane group. If lane groups leave out features, groups[2] lists the
-        features of all lane groups, one lane group after another, and groups[1] says where each lane group begins in
-        this list.
+        A lane group is V rows with interleaved values. places[0] has the number of the row at each position on the
+        device, -1 for padding. places[1] has the position of each row. groups[0] has the number of features of each
+        lane group. If lane groups leave out features, groups[2] lists the features of all lane groups, one lane group
+        after another, and groups[1] says where each lane group begins in this list.
         """
         d, (order, position), (lengths, *listed) = X.shape[1], places, groups
         V, real = record.lanes(stream.profile, dtype), np.dtype(dtype)
@@ -398,8 +400,8 @@ class Lanes(Layout):
     def single(self, profile: Profile, dtype: str, shape: str) -> Tile:
         """Return the sizes, by macro name, of a block of K(X, U) whose sums a CPU's work-item keeps in registers.
 
-        The block has V rows of X, which is one lane group (GROUPS), and COLUMNS rows of U. AHEAD = 0 means that the
-        kernel does not prefetch.
+        GROUPS is the number of lane groups of X in the block. It is 1, and a lane group is V rows. COLUMNS is the
+        number of rows of U in the block. AHEAD is 0, so the kernel does not prefetch.
         """
         registers = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]
         columns = math.gcd(self.width(profile, dtype, shape), 1 << registers.bit_length() - 1)

@@ -123,8 +123,9 @@ class Survey:
     def overhead(self, values: float, launches: int) -> float:
         """Return the cost of a value of K(X, U) that comes on top of its multiply-adds.
 
-        This cost is a sum of two: values * profile.value_cost for the kernel function and the store, with a factor
-        ``values`` of the layout, and an equal share of the cost of the ``launches`` kernel launches of K(X, U).
+        This cost is the sum of two. First, evaluating the kernel function and storing the value costs
+        values * profile.value_cost. The factor ``values`` is a constant of the layout. Second, each value bears an
+        equal share of the cost of the ``launches`` kernel launches that compute K(X, U).
         """
         shared = launches * self.profile.outer_cost / LAUNCHES / (self.n * self.working)
         return values * self.profile.value_cost + shared
@@ -132,9 +133,10 @@ class Survey:
     def at_once(self, cells: float, values: float, launches: int) -> float:
         """Return the cost of a value of K(X, U) if multiply-adds overlap with evaluations of the kernel function.
 
-        The value takes ``cells`` multiply-adds, and its kernel function costs b = values * profile.value_cost. With
-        the overlap, the cost is sqrt(cells^2 + b^2), little more than the larger of the two. Each value also bears an
-        equal share of the cost of the ``launches`` kernel launches of K(X, U).
+        The multiply-adds cost ``cells``. Evaluating the kernel function and storing the value costs
+        b = values * profile.value_cost. The factor ``values`` is a constant of the layout. Because of the overlap, the
+        cost is not cells + b, but sqrt(cells^2 + b^2), little more than the larger of the two. Each value also bears an
+        equal share of the cost of the ``launches`` kernel launches that compute K(X, U).
         """
         return math.hypot(cells, values * self.profile.value_cost) + self.overhead(0.0, launches)
 
@@ -166,12 +168,12 @@ class Rows:
     xx
         buffer of the rows' squared norms (n_pad,).
     cost
-        cost of a value of K(X, U), in multiply-adds of dense rows.
+        cost of a value of K(X, U), in multiply-adds of dense rows. U are rows of X that were copied into a buffer.
     tile_cost
-        cost of a value of K(U, U) in the same unit. U are the rows of X that a solver copied into a buffer.
+        cost of a value of K(U, U) in the same unit.
     layout_cost
-        0 if the rows stay on the device. If each product copies all rows to the device again, the cost of copying a
-        row and converting it to the layout, in the same unit.
+        cost of copying a row to the device and converting it to the layout, in the same unit, if each product does so
+        again for all rows. 0 if the rows stay on the device.
     words
         text that reports add to the description of the rows.
     """
@@ -214,7 +216,7 @@ class Panel:
     values
         buffer of the right-hand rows' values.
     uu
-        buffer of the right-hand rows' squared norms.
+        buffer of the right-hand rows' squared norms, for products in ordinary arithmetic.
     nbytes
         size of ``values`` in bytes.
     shape
@@ -226,7 +228,8 @@ class Panel:
     filled
         whether rows were copied to the panel before, so that its buffers hold no uninitialised numbers.
     squared
-        as ``uu``, for products by matrix units (tensor cores), which compute the squared norms too; else None.
+        buffer of the squared norms as matrix units (tensor cores) compute them, which round in their own way. It
+        replaces ``uu`` in products by matrix units. None if the panel is not for such products.
     others
         further buffers that are freed with the panel.
     block
@@ -497,8 +500,8 @@ class Layout(ABC):
 
         Three macros configure the text: V; UB, the number of rows in a block of U (:meth:`width`); and INDEX, the type
         of a column number (:func:`options`). Further macros, such as STORE and UPDATE (programs.PRODUCTS), say where
-        the values of K go. The templates finish_*.mako read these macros. A kernel that supports SECTIONS must also
-        begin its body with the macro SECTION.
+        the values of K go. The templates finish_*.mako read these macros. The macro SECTIONS divides U into ranges of
+        rows. A kernel that supports SECTIONS must begin its body with the macro SECTION.
         """
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
