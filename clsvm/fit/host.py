@@ -67,10 +67,9 @@ def computes_quickly(stream: Stream, shape: tuple[int, int]) -> bool:
 def tol_share(
     kernel: Kernel | Precomputed, shape: tuple[int, int], found: Result | None, checked: Result | None, quick: bool
 ) -> float | None:
-    """Decide whether the host continues the solve of a device.
+    """Return a factor s if the host shall continue a device's solve to a KKT violation of s * tol, else None.
 
-    Return a factor s if the host continues. The host then stops at a KKT violation of s * tol. Otherwise return None.
-    There are three cases in which the host continues:
+    The host continues in three cases:
 
     - SMO stalled, or could not begin: s is 1.
     - SMO reached tol with a large relative duality gap, and ``quick`` is true: s is FINE_TOL, which is below 1.

@@ -508,8 +508,8 @@ class BlockGram(Operator):
         """Copy rows of X into a panel, the buffer of the rows U of products K(X, U).
 
         ``gram`` has some rows of X on the device, and ``ids`` holds their row numbers in X, ascending. ``wanted`` holds
-        the row number in X for each place in the panel. A place whose row ``gram`` lacks becomes zero if ``fresh`` is
-        true. Otherwise the place keeps the row that an earlier call copied.
+        the row number in X for each place in the panel. If ``gram`` does not have the row of a place, the place becomes
+        zero if ``fresh`` is true, and is left unchanged if ``fresh`` is false.
         """
         index = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
         at = np.where(ids[index] == wanted, gram.rows.position[index], np.int32(-1))

@@ -244,12 +244,12 @@ class RowPrecision:
             check_range(self._kernel, extent, self._span, self._d, " of rows and support vectors")
 
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
-        """Find the rows whose norm or entries are outside the Extent of the support vectors.
+        """Yield groups of the rows whose norm or entries are outside the Extent of the support vectors.
 
         An Extent holds the largest and smallest norm and entry of a set of rows. A norm or entry above the Extent of
         the support vectors is rounded up to a power 2^(i / 8) with an integer i. A norm or entry below the Extent is
-        rounded down. Rows with the same rounded numbers form a group. Yield the Extent of each group and the indices of
-        its rows.
+        rounded down. Rows with the same rounded numbers form a group. A group is yielded as its Extent and the indices
+        of its rows.
         """
         sizes, high, low = found
         rows = np.stack([sizes, sizes, high, low][: 4 if len(high) else 2])

@@ -260,8 +260,8 @@ class Gram(Operator):
     squared
         buffer of the rows' squared norms as the matrix units (tensor cores) compute them, or None.
     min_tiles
-        smallest number of work-groups of a product for which each work-group computes a large block of K. If large
-        blocks give fewer work-groups, compute units would idle, so smaller blocks are used.
+        each work-group of a product computes a large block of K only if the product then has at least this many
+        work-groups. With fewer work-groups, compute units would idle, so the blocks are smaller.
 
     ``slots`` is a dictionary in which :meth:`slot` keeps the buffers that it makes. Several Grams may share ``slots``.
     """
@@ -421,7 +421,7 @@ class Gram(Operator):
         return self._slots[capacity]
 
     def _wide(self, one: Launch, update: bool) -> bool:
-        """Return whether the work-groups of the launch ``one`` compute large blocks of K(X, U), instead of small ones.
+        """Return whether each work-group of the launch ``one`` computes a large block of K(X, U), not a small one.
 
         Profiles name the large blocks "wide". They are used only if the launch then has at least ``min_tiles``
         work-groups. If ``update`` is true, a work-group computes the blocks of all rows U for its rows of X, so the

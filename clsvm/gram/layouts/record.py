@@ -354,8 +354,8 @@ class Reader(ABC):
         """Copy the rows of X at the positions rows[0 .. count - 1] into a panel, the buffer of the rows U of K(X, U).
 
         A position of -1 copies no row. If ``fresh`` is true, all earlier contents of the panel may be lost. If it is
-        false, earlier rows of the panel stay where no row is copied. Raises ValueError if the panel was made for CSR
-        rows with fewer entries.
+        false, earlier rows of the panel stay where no row is copied. Raises ValueError if X is stored in CSR, and the
+        panel is too small for the entries of its rows.
         """
 
     @abstractmethod
@@ -401,8 +401,8 @@ class Layout(ABC):
     sparse
         whether zeros are left out. Subtracting a vector from the rows would then turn zeros into entries.
     in_order
-        whether rows keep the caller's order. It is false only for the layout "clustered", which puts similar rows
-        together, and for which :meth:`row_bytes` may exceed the true size of a row.
+        whether rows keep the caller's order. Only the layout "clustered" does not: it puts similar rows together. For
+        this layout, :meth:`row_bytes` may exceed the true size of a row.
     shared
         whether the panel, the buffer of the right-hand rows U of K(X, U), holds all of U at once. Otherwise U is copied
         in blocks, and each block has a launch of its own.
