@@ -293,8 +293,8 @@ class OnePass:
 
         K is K(X, U), and K' is its transpose. V has a column for each output. H multiplies each row of K V by a matrix
         (k, k). ``panel`` is the buffer of the rows U. No OnePass is possible if the layout or the device has no program
-        for K' H K V, or if the scratch memory of a work-item exceeds ``limit`` bytes. Scratch memory holds K, K V and
-        K' H K V for a few rows of X.
+        for K' H K V, or if the scratch memory of a work-item exceeds ``limit`` bytes. Scratch memory holds K and K V
+        for a few rows of X, and sums for K' H K V.
         """
         stream, rows = gram.stream, gram.rows
         sub, real = MAX_SUB if k >= SEVERAL else MAX_SUB // 2, np.dtype(rows.dtype).itemsize
