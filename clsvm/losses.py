@@ -57,8 +57,8 @@ class Loss:
         upper bound of |dl/df|: a number for all outputs, or (k,) with a number for each output. For a coupled loss,
         upper bound of the sum of |dl/df| over the outputs of a row.
     scaled
-        function of u (k, 1), the unit of each output. It returns the Loss for decision values f / u and targets y / u
-        (:meth:`in_units`). None if the scaled loss is the same function, or if the loss is never scaled.
+        function that takes the unit u of each output, (k, 1). It returns the Loss for decision values and targets that
+        are divided by u (:meth:`in_units`). None if this Loss is the same function, or if the loss is never scaled.
     """
 
     name: str
@@ -79,9 +79,10 @@ class Loss:
     def units(self, largest: Vector) -> Vector:
         """Return for each output the unit (k,) by which decision values f and targets y are divided during a fit.
 
-        ``largest`` (k,) is the largest |y - offset| of each output, where the offset is the output's intercept. A
-        quadratic loss has the power of 2 with unit <= largest < 2 unit. Other losses of regressions have this power,
-        but at most 1. Losses of classes have the unit 1. If ``largest`` is 0, the unit is 1, too.
+        ``largest`` (k,) is the largest |y - offset| of each output, where the offset is the output's intercept. For a
+        quadratic loss, the unit is the largest power of 2 that does not exceed ``largest``. For another loss of
+        regressions, the unit is the smaller of this power and 1. For a loss of classes, the unit is 1. The unit is also
+        1 if ``largest`` is 0.
         """
         if not self.numbers:
             return np.ones_like(largest)
@@ -89,7 +90,10 @@ class Loss:
         return np.where(largest > 0, np.ldexp(0.5, np.frexp(most)[1]), 1.0)
 
     def in_units(self, units: Vector) -> Loss:
-        """Return the loss l(u f, u y) / u^2 of decision values f and targets y: l is this loss, u are the ``units``."""
+        """Return the loss for decision values and targets that were divided by ``units`` (k,), one unit u per output.
+
+        If l(f, y) is this loss, the returned loss is the function l(u f, u y) / u^2 of f and y.
+        """
         return self if self.scaled is None else self.scaled(units[:, None])
 
 

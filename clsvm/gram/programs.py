@@ -1,8 +1,8 @@
-"""Name the OpenCL programs that compute products with K, one for each product, layout, dtype and device profile.
+"""Name the OpenCL programs for products with the kernel matrix K: one for each product, layout, dtype and profile.
 
-X are rows, and U the right-hand rows of a product K(X, U). A panel is the buffer that holds U. A second panel may hold
-other right-hand rows R. D are weights of the right-hand rows, and c are the weighted sums of kernel values. Each
-product sets macros by -D options:
+A product computes kernel values between rows X and selected rows U. A panel is the buffer that holds U. A second panel
+may hold other selected rows R. c are sums of kernel values over the rows U or R, with the weights D. Each product sets
+macros by -D options:
 
     rows: store K(U, X). Macro STORE.
     update: add D K(U, X) to c. Macro UPDATE. Layouts that must store K before adding use the program of "both".
@@ -120,16 +120,17 @@ GATHERED, CACHE_LINE = 0.45, 16
 def gather_cost(profile: Profile, n: int, W: int) -> float:
     """Return the cost of gathering one value of K if W values are gathered from each stored row of n values.
 
-    The unit is one multiply-add of a product of dense rows. A device reads a whole cache line of 16 values for each
-    gathered value. If 16 * W exceeds n, the device reads the whole row for W values, or n / W values for each of them.
+    The unit is one multiply-add of a product of dense rows. A device reads a cache line of 16 values for each gathered
+    value. If the W cache lines have more values than the row, the device reads the row once. The cost of one gathered
+    value is then the cost of reading n / W values.
     """
     return GATHERED * min(CACHE_LINE, n / W) * profile.cache_cost
 
 
 def stored(profile: Profile, dtype: str) -> Variant:
-    """Return the program of products with a stored kernel matrix.
+    """Return the program that copies and multiplies values of a stored kernel matrix.
 
-    The program has the kernels gather_tile, mirror_rows and add_between.
+    The program has the OpenCL kernels gather_tile, mirror_rows and add_between.
     """
     made = *options(profile, dtype), f"-DSLABS={SLABS}"
     return Variant(f"stored {dtype}", sources.cl("gram/stored"), made, "gather_tile")
@@ -199,10 +200,10 @@ def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
 class Units:
     """Describe the matrix units (tensor cores) of a kind of device, and the tiles of K that they compute.
 
-    Matrix units compute the inner products of dense rows in products with many right-hand rows. A tile is the block of
-    K that a work-group computes. A warp is the work-items that run one instruction together. A fragment is a small
-    matrix that a warp multiplies by one instruction. The templates gram/*_matrix_workgroup.mako hold the code that all
-    matrix units share.
+    Matrix units compute inner products of dense rows. A product K(X, U) uses them only for many right-hand rows U. A
+    tile is the block of K(X, U) that a work-group computes. A lane group is V rows of X, stored interleaved. The device
+    determines V. A warp is the work-items that run one instruction together. A fragment is a small matrix that a warp
+    multiplies by one instruction. All matrix units share the templates gram/*_matrix_workgroup.mako.
 
     Attributes
     ----------
@@ -217,11 +218,11 @@ class Units:
     fragment
         number of rows of a fragment.
     sharing
-        number of work-items of a warp that hold sums of the same row of a fragment.
+        number of work-items of a warp that hold partial sums for one row of a fragment.
     groups
-        number of lane groups, of V rows each, in a tile.
+        number of lane groups in a tile.
     blocks
-        number of blocks, of V right-hand rows each, in a tile.
+        number of blocks of V right-hand rows in a tile.
     depth
         number of features of the tile's rows that local memory holds at a time.
     rows
@@ -229,9 +230,9 @@ class Units:
     vectors
         number of right-hand rows of a tile that one warp computes.
     least
-        smallest number of features for which matrix units are used; for fewer, ordinary arithmetic is faster.
+        smallest number of features for which matrix units are used. For fewer, ordinary arithmetic is faster.
     error
-        rounding error of an inner product, divided by the product of the norms, for any number of features. The method
+        rounding error of an inner product, divided by the norms of both rows, for any number of features. The method
         "tf32 x 3" (gram/mma.cl) multiplies two numbers with a relative error of at most 2^-21. NVIDIA's matrix units
         add an error of about 2^-21, because they truncate each sum of eight products. AMD's matrix units round as
         float32 does.
@@ -265,12 +266,14 @@ class Units:
         return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
 
     def together(self, lanes: int) -> int:
-        """Return for how many fragments of rows X local memory holds sums at the same time.
+        """Return how many fragments of each warp have their sums in local memory at the same time.
 
-        A fragment is a small matrix that the matrix units multiply by one instruction. A work-group adds weighted
-        values of K(X, U) over the rows U. For each row x, several work-items hold partial sums, which they write to
-        local memory and add there. The partial sums overwrite the features of rows X and U. So the space for features
-        limits the number of fragments. ``lanes`` is V, the number of rows in a lane group.
+        A warp is the work-items that run one instruction together. A fragment is a small matrix that a warp multiplies
+        by one instruction. For each row of a fragment, several work-items hold partial sums of weighted kernel values.
+        They write the partial sums to local memory, and add them there. The partial sums take the space of the rows'
+        features, which limits the number of fragments.
+
+        ``lanes`` is V, the number of rows that are stored interleaved.
         """
         staged = 32 * self.depth * ((self.groups + self.blocks) * lanes // 4 + 4)
         across, each = self.blocks * lanes // self.vectors, self.groups * lanes // self.rows * self.fragment
@@ -280,7 +283,7 @@ class Units:
         return number
 
     def why_not(self, spec: Spec, rows: Rows, profile: Profile) -> str:
-        """Return the reason why the matrix units cannot compute the kernel function of ``rows``, or "" if they can."""
+        """Return the reason why the matrix units cannot compute kernel values of ``rows``, or "" if they can."""
         if spec.element:
             return "the kernel function is no function of inner products"
         if rows.kind != DENSE.name or rows.dtype != "float32":

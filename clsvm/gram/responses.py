@@ -2,10 +2,9 @@
 
     c (problems, n) = coefficients (problems, m) K(S, X)
 
-S are the m support vectors and X the n rows to predict. The device buffer of support vectors is called a panel.
-:class:`Support` computes the sums for any number of rows in bounded memory. :class:`SmallBatchPredictor` keeps buffers
-and programs ready for few rows, since preparing buffers and programs takes longer than computing the sums. Both classes
-return the same bits for a row.
+S are the m support vectors and X the n rows to predict. :class:`Support` computes the sums for any number of rows in
+bounded memory. For few rows, preparing buffers and programs takes longer than computing the sums. Therefore
+:class:`SmallBatchPredictor` keeps buffers and programs ready for few rows. Both classes return the same bits for a row.
 """
 
 from __future__ import annotations
@@ -81,11 +80,11 @@ class Piece(NamedTuple):
         return int(self.which.stop - self.which.start)
 
     def numbers(self, begin: int = 0, first: int = 0) -> NDArray[np.int32]:
-        """Return three numbers by which kernels find the piece in its buffer (SECTIONS in epilogue.mako).
+        """Return three numbers that describe the piece to OpenCL kernels: its size, its position and its group.
 
-        The numbers are: how many support vectors the piece has; the position of the first one in the panel, minus
-        ``begin``; the index of the piece's group, minus ``first``. A group is a range of support vectors, and K is
-        summed over each group separately.
+        A piece is a range of support vectors of one group. K is summed over each group separately. The size is the
+        number of support vectors. The position in the device buffer is counted from ``begin``, and the index of the
+        group from ``first``.
         """
         return np.array([self.size, self.at - begin, self.group - first], np.int32)
 
@@ -116,11 +115,10 @@ def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
 
 
 def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Iterator[list[int]]:
-    """Divide consecutive pieces into runs whose coefficients take at most WEIGHTS bytes.
+    """Divide the indices ``among`` of ``pieces`` into runs, and yield each run as a list of indices.
 
-    A piece is a range of support vectors. Each support vector has a coefficient for each problem. ``among`` holds the
-    indices in ``pieces`` of the pieces to divide. Yield the indices of each run. A piece whose coefficients alone take
-    more than WEIGHTS bytes is a run by itself.
+    A piece is a range of support vectors. Each support vector has a coefficient for each problem. The coefficients of a
+    run take at most WEIGHTS bytes, or the run is a single piece.
     """
     run: list[int] = []
     for at in among:
@@ -170,9 +168,9 @@ class LoadedPanel(NamedTuple):
         """Add sums of K over support vectors, weighted by ``coefficients``, to the buffer c (groups * problems, n).
 
         The support vectors are in groups, and K is summed over each group separately. A piece is the part of a group in
-        this panel, and ``run`` holds the indices of the pieces to sum. ``gram`` holds the rows to predict. The first
-        array (problems, n) in c has the sums of group ``first``, and the next groups follow. Return the buffers that
-        the caller frees once the launches have finished.
+        this panel. ``run`` holds the indices of the pieces to sum. ``gram`` holds the rows to predict. For each group
+        from ``first`` on, c has an array (problems, n) of sums. Return the buffers that the caller frees after the
+        OpenCL kernels have run.
         """
         stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]
         begin = pieces[0].at
@@ -338,10 +336,10 @@ class Support:
         return range(len(self._ends))[groups]
 
     def vectors_of(self, among: slice, coefficients: Vector) -> tuple[Data, Vector, Sequence[int]]:
-        """Return the support vectors S of the groups ``among``, their coefficients, and the end of each group.
+        """Return the support vectors S of some groups, their coefficients, and the end of each group.
 
-        A group is a range of support vectors, and K is summed over each group separately. The end of a group is the
-        index in S after its last support vector.
+        The slice ``among`` selects the groups. A group is a range of support vectors, and K is summed over each group
+        separately. The end of a group is the index in S after its last support vector.
         """
         groups = self.among(among)
         cuts = (0, *self._ends)[groups.start : groups.stop + 1]
@@ -375,12 +373,12 @@ class Support:
 class SmallBatchPredictor:
     """Compute decision values without the intercept for at most MAX_BATCH rows of d features in one call.
 
-    ``loads`` are the device buffers that hold the support vectors. A predictor belongs to one queue and one
-    thread. The buffers of a predictor outlive the stream that made them.
+    ``loads`` are the device buffers that hold the support vectors. A predictor belongs to one command queue and one
+    thread. It keeps its own buffers on the device between calls.
 
-    One buffer holds the squared norms of the rows, the sums and the rows, because two copies of few bytes take longer
-    than one copy. One copy to the device writes the rows and sets the sums to zero. One copy to the host reads the sums
-    and the norms. The norms show whether a row exceeds the range of the dtype.
+    One device buffer holds the rows, their squared norms and the sums, so that a call needs few copies. One copy to the
+    device writes the rows and sets the sums to zero. One copy to the host reads the sums and the norms. The norms show
+    whether a row exceeds the range of the dtype.
     """
 
     def __init__(self, stream: Stream, support: Support, loads: Sequence[LoadedPanel], d: int, problems: int) -> None:

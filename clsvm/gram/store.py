@@ -248,16 +248,16 @@ def fill(
     A product computes as many rows as fit in ``panel``, the buffer of the product's rows. The first product computes
     the last rows. No product starts after the time ``until``.
 
-    If ``symmetric`` is true, a product computes only a part of each row u: the values K[u][v] with v < ends[u]. Here
-    ends[u] - 1 is about the largest row number in the product. After all products, K[u][v] with v >= ends[u] is copied
-    from K[v][u] (:func:`mirror_rows`).
+    If ``symmetric`` is true, a product computes only the first ends[u] values of each row u. All rows of a product have
+    the same ends[u], which is larger than each of their positions. After all products, K[u][v] is copied from K[v][u]
+    for every v >= ends[u].
 
     Arguments:
-        listed: three buffers, for the positions of a product's rows, for their slots, and for their number.
+        listed: three buffers, for the positions of a product's rows, for the slots of the rows, and for their number.
         slot_of: (n_pad,) slot of each row of K.
         until: value of time.perf_counter().
 
-    Return two things: the index in ``rows`` of the first row that was computed, and the array ``ends`` (n_pad,).
+    Return the index in ``rows`` of the first row that was computed, and the array ``ends`` (n_pad,).
     """
     stream, n, first = gram.stream, gram.rows.n_pad, len(rows)
     ends, unit = np.full(n, n, np.int32), max(programs.SIDE, gram.rows.lanes)
@@ -279,9 +279,10 @@ def fill(
 
 
 def mirror_rows(gram: Operator, store: Store, slot_of: Places, ends: Places) -> None:
-    """Copy K[v][u] to K[u][v] for every v >= ends[u], on CPUs, for rows u that are in ``store``.
+    """Complete stored rows of K by symmetry, on CPUs: copy K[v][u] to K[u][v] for every v >= ends[u].
 
-    slot_of[u] is the place of row u in ``store``, or -1.
+    Before the copy, a stored row u has only its first ends[u] values. slot_of[u] is the place of row u in ``store``, or
+    -1 if the row is not stored. For such a row, ends[u] is the number of rows of K.
     """
     stream, n = gram.stream, len(ends)
     kernel = stream.variant(programs.stored(stream.profile, gram.rows.dtype), "mirror_rows")

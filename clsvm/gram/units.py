@@ -66,11 +66,14 @@ def _try_units(stream: Stream) -> Found:
 
 
 def measure_units(stream: Stream, one: Units) -> float:
-    """Measure the errors of inner products of random rows, and of their weighted sums, by the matrix units ``one``.
+    """Measure rounding errors of the matrix units ``one``, and return the largest relative error.
 
-    Return the largest relative error. The error of an inner product is compared with float64, and divided by the
-    product of the norms of the two rows. The error of a sum of weighted inner products is divided by the sum of the
-    absolute weights times these products of norms. Raises BuildError and DeviceError.
+    The matrix units compute inner products <x, y> of random rows. The error of <x, y> is divided by |x| |y|.
+
+    For each row y they also compute the sum of w_x <x, y> over rows x, with random weights w_x. The sum is compared
+    with a float64 sum of the computed <x, y>. Its error is divided by the sum of |w_x| |x| |y|.
+
+    Raises BuildError and DeviceError.
     """
     rng, linear = np.random.default_rng(0), make("linear")
     X = rng.normal(size=(ROWS, FEATURES)).astype(np.float32)
@@ -97,10 +100,11 @@ def measure_units(stream: Stream, one: Units) -> float:
 
 
 def choose_units(gram: Operator, precision: str, many: bool = False) -> tuple[Units | None, str]:
-    """Return the matrix units for the products of a fit, or None, and a text that says how kernel values are computed.
+    """Decide whether the products of a fit use matrix units (tensor cores).
 
-    A fit uses matrix units (tensor cores) only with precision="fast". ``many`` says that many solves share the rows.
-    Such a fit uses no matrix units, because some of its solves may need more precision.
+    Return two items. The first is the matrix units, or None if the fit uses none. The second is a text that says how
+    kernel values are computed. A fit uses matrix units only with precision="fast". ``many`` says that many solves share
+    the rows. Such a fit uses no matrix units, because some of its solves may need more precision.
     """
     dtype = gram.rows.dtype
     if precision != "fast" or dtype != "float32":

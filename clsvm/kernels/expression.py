@@ -362,9 +362,9 @@ INVALID = float(np.finfo(np.float32).max)  # the error of a computed inf or nan 
 class Extent(NamedTuple):
     """Hold the range of the sizes of some rows, and the range of the absolute values of the rows' entries.
 
-    For a kernel function of inner products, the size of a row is its squared norm. Any other kernel function depends on
-    a sum of terms, one for each feature. For this kind of function, the size of a row is an estimate of the largest
-    absolute sum with this row (Kernel.sizes).
+    For a kernel function of inner products, the size of a row is its squared norm. Any other kernel function K(x, y)
+    depends on a sum of terms e(x_j, y_j) over the features j. The size of x is then an estimate of the largest absolute
+    value of this sum for any row y (Kernel.sizes).
 
     Attributes
     ----------

@@ -363,14 +363,13 @@ class Kernel:
     ) -> float:
         """Return an estimate r of rounding errors: K(x, y) has an error of at most r * ``eps``.
 
-        The rows x and y have sizes (:meth:`sizes`) of at most ``size``. ``least`` is the smallest nonzero size. ``eps``
-        is the dtype's relative rounding error. Inner products <x,y>, or sums of e(x_j, y_j), have ``terms`` terms. Let
-        m = 1 + 0.75 * sqrt(terms). The error of <x,y> is m * ``eps`` * |x| |y|, and likewise for <x,x> and <y,y>. The
-        error of a sum is max(4, m) * ``eps`` * ``size``. To each of these errors, ``floor`` is added for underflow.
+        The sizes (:meth:`sizes`) of the rows x and y lie between ``least`` and ``size``, or are 0. ``eps`` is the
+        dtype's relative rounding error. K depends on inner products <a,b> of these rows, or on a sum of e(x_j, y_j).
+        Both have ``terms`` terms. Let m = 1 + 0.75 * sqrt(terms). The error of <a,b> is about m * ``eps`` * |a| |b|.
+        The error of the sum is about max(4, m) * ``eps`` * ``size``. To both, ``floor`` is added for underflow.
 
-        K is evaluated on a grid of norms and distances. Its error at a grid point is the larger of two numbers: the
-        change of K by the errors of its arguments, and min(2, m) * ``eps`` * |K|. The result is infinite if K is finite
-        at no grid point.
+        K is computed for a grid of norms and distances. The error of K at a grid point is the change of K by the errors
+        of its arguments, but at least min(2, m) * ``eps`` * |K|. r is infinite if K is finite at no grid point.
         """
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
@@ -441,10 +440,10 @@ class Kernel:
         entries = max(terms.error, self._entry_error(max(rows.high, others.high), eps))
 
         def moved(error: float) -> float:
-            """Return the largest change of K if d terms e(x_j, y_j) are all wrong by ``error`` in one direction.
+            """Return the largest change of K = f(s) if each of the d terms of the sum s is wrong by ``error``.
 
-            Return 0 if ``error`` is at most 8 eps times the largest term, because :meth:`rounding` covers it. Return
-            INVALID, which stands for inf or nan, if ``error`` is INVALID.
+            All errors have the same sign. Errors of at most 8 eps times the largest term give 0, because
+            :meth:`rounding` covers them. The error INVALID stands for inf or nan, and gives INVALID.
             """
             if error >= INVALID or error <= least:
                 return INVALID if error > least else 0.0
@@ -456,7 +455,7 @@ class Kernel:
         return Evaluation(whole.largest, *errors, whole.out_of_range or terms.out_of_range)
 
     def _entry_error(self, high: float, eps: float) -> float:
-        """Return the largest change of e(x, y) if x = ``high`` is replaced by high * (1 - eps), for sample values y."""
+        """Return the largest change of a term e(x, y) of K's sum if x = ``high`` becomes high * (1 - eps)."""
         farthest = 1 if self.spec.nonnegative else 2
         y = high * (1 - farthest * np.concatenate([[0.0], eps ** np.linspace(1, 0, 40)]))
         change = np.abs(self._element(high * (1 - eps), y) - self._element(high, y))
@@ -470,7 +469,7 @@ class Kernel:
 
     @cached_property
     def _sign(self) -> int:
-        """Return the sign, 1 or -1, of the terms e(x, y) on a grid of entries x and y. Return 0 if both signs occur."""
+        """Return 1 or -1, the sign of the terms e(x, y) whose sum K depends on. Return 0 if both signs occur."""
         axis = np.geomspace(1e-3, 1e3, 13)
         axis = np.concatenate([[0.0], axis] if self.spec.nonnegative else [-axis, [0.0], axis])
         terms = np.asarray(self._element(axis[:, None], axis[None, :]))

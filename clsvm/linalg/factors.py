@@ -54,7 +54,7 @@ def plan(
         Limit of the memory in bytes on the device, or text such as "2GB". None means half of the device's free memory.
     tile : int, default=None
         Number of rows and of columns of a tile. None means max(1024, n / 8), rounded up to a multiple of 128, but at
-        most n. It is fewer if three tiles would exceed the memory limit.
+        most n. A smaller tile is chosen if three tiles would exceed the memory limit.
 
     Returns
     -------
@@ -211,9 +211,11 @@ def _in_triangle(
     clean: bool,
     where: dict[str, Any],
 ) -> Matrix:
-    """Compute a Cholesky factor or a triangular product in one triangle of A, or of a copy of A. Return the matrix.
+    """Replace one triangle of A, or of a copy of A, by a Cholesky factor or a product. Return the matrix.
 
-    name: name of the matrix in error messages.
+    The factor is that of A. The product is U U' or L'L, where U is the upper triangle of A and L the lower one.
+
+    name: name of A in error messages.
     work: name of a LAPACK routine, and the function that computes the same by tiles on a device.
     lower, overwrite, clean: the arguments of :func:`lauum`.
     where: the arguments device, memory_limit and tile of :func:`plan`.

@@ -364,7 +364,7 @@ def _rows_of(tile: Matrix) -> Matrix:
 
 @dataclass(frozen=True)
 class Plan:
-    """Describe how the Cholesky factor or the triangular product of a matrix will be computed.
+    """Describe how a Cholesky factor will be computed, or the product U U' of a triangular matrix U.
 
     Attributes
     ----------

@@ -342,10 +342,11 @@ class Fits:
             return error
 
     def reduced(self, found: FoldResult, decoder: Decoder) -> FoldResult:
-        """Replace the decision values of all pairs of classes in the result ``found`` of a fit, to save memory.
+        """Return the result of a fit without values that the search does not need. ``found`` is the whole result.
 
-        The returned result has the predicted classes and the result of decision_function in their place. Return
-        ``found`` unchanged if ``keep_pairs`` is set, or if the fit does not solve one problem for each pair of classes.
+        If the fit has a problem for each pair of classes, ``found`` has a decision value for each pair. The returned
+        result has predicted classes, and the values that decision_function returns. Return ``found`` unchanged if the
+        fit has no problem for each pair, or if ``keep_pairs`` is set.
         """
         if self.keep_pairs or not decoder.of_pairs:
             return found
@@ -392,10 +393,9 @@ def _without_convergence_warnings() -> warnings.catch_warnings[None]:
 
 
 def _pieces(groups: list[Group], workers: int) -> list[Group]:
-    """Return groups of fits for a number of workers. If there are fewer groups than workers, split groups by folds.
+    """Split groups of fits by folds if there are fewer groups than workers, and return all groups.
 
-    Fits in a group share kernel values. After a split, each part computes these kernel values again. Groups are
-    therefore split only if a worker would get no group.
+    Fits in a group share kernel values. Each part of a split group computes these kernel values again.
     """
     parts, pieces = -(-workers // max(1, sum(group.key != UNSHARED for group in groups))), []
     for group in groups:

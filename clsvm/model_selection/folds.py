@@ -284,7 +284,7 @@ class NystromFolds(Fits):
 
         part: the fits to solve.
         prepared: the rows of the search on the device.
-        last: dictionary from a fold to the coefficients (k, m) of the fold's last fit, from which the solve starts.
+        last: dictionary from a fold to the coefficients (k, m) of the fold's previous fit. The solve starts from them.
 
         If the solve stalls in float32 although the device has float64, store no results. The search then calls the
         estimator's own ``fit``.

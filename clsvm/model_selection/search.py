@@ -169,9 +169,9 @@ class SVCSearchCV(_SearchCV):
     ----------
     estimator : estimator of clsvm, or pipeline
         SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a Pipeline that ends in one of them. OneClassSVM needs ``scoring``;
-        y may then be None. GridSearchCV runs the fits of a Pipeline, because a Pipeline transforms each fold's rows
-        differently. GridSearchCV also runs fits with scikit-learn's callbacks. In both cases, ``checkpoint`` must be
-        None. Fits share no work if ``multi_class`` is "crammer_singer", or for few rows of more than two classes.
+        y may then be None. scikit-learn's GridSearchCV runs the fits if the estimator is a Pipeline, or if
+        scikit-learn's callbacks are used. ``checkpoint`` must then be None. Fits share no work if ``multi_class`` is
+        "crammer_singer", or for few rows of more than two classes.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose
         As in GridSearchCV. A scoring function gets row numbers in place of X, and a substitute estimator that predicts
         from row numbers. The substitute has no parameters such as C.
@@ -203,8 +203,8 @@ class FalkonSearchCV(_SearchCV):
     Parameters
     ----------
     estimator : estimator of clsvm, or pipeline
-        A Falkon estimator, or a Pipeline that ends in one. GridSearchCV runs the fits of a Pipeline, and fits with
-        scikit-learn's callbacks. In both cases, ``checkpoint`` must be None.
+        A Falkon estimator, or a Pipeline that ends in one. scikit-learn's GridSearchCV runs the fits if the estimator
+        is a Pipeline, or if scikit-learn's callbacks are used. ``checkpoint`` must then be None.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose, n_jobs, pre_dispatch, checkpoint
         As in :class:`SVCSearchCV`.
 

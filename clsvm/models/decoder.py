@@ -133,7 +133,7 @@ def first_pair(k: int, i: int) -> int:
 class Strip(NamedTuple):
     """Hold the decision values of one class against a range of later classes, for a few rows.
 
-    Strips are yielded in such an order that each class meets the other classes in ascending order.
+    For any class c, the strips yield the pairs that contain c in ascending order of the pair's other class.
 
     Attributes
     ----------
@@ -176,11 +176,11 @@ def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offse
     A :class:`Strip` has the values of one class a. The decision value of a pair is the pair's intercept, plus two sums
     of coefficients times kernel values: one over the support vectors of a, and one over the support vectors of b.
 
-    one: the sums over the support vectors of a, (pairs, samples). Pairs are sorted by a, then by b.
-    other: the sums over the support vectors of b, (pairs, samples). Pairs are sorted by b, then by a.
+    one: for each pair, the sums over the support vectors of a, (pairs, samples). Pairs are sorted by a, then by b.
+    other: for each pair, the sums over the support vectors of b, (pairs, samples). Pairs are sorted by b, then by a.
     offsets: intercepts (pairs,) of all pairs of the k classes.
 
-    If ``own`` equals ``others``, ``one`` and ``other`` are the same array, with all pairs a != b of this block.
+    If ``own`` equals ``others``, ``one`` and ``other`` are one array, which has a row for (a, b) and a row for (b, a).
     """
     same_block = own == others
     one = one.reshape(own.stop - own.start, -1, one.shape[1])
@@ -565,10 +565,10 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> di
 
 
 def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> Iterator[tuple[Any, Any, Rows]]:
-    """Yield for each fold: the estimator fitted to the other folds, the fold's rows, and the numbers of these rows.
+    """Yield for each fold (estimator, rows, numbers): ``estimator`` is fitted to the rows of the other folds.
 
-    If the other folds have a single class, an array (1,) with the class's label replaces the estimator. A matrix of
-    kernel values is split by rows and by columns, as scikit-learn's _safe_split does.
+    ``rows`` are the fold's rows, with the row ``numbers``. If the other folds have a single class, ``estimator`` is an
+    array (1,) with its label, and ``rows`` is None. A kernel matrix is split by rows and columns.
     """
     from sklearn.base import clone, is_classifier
     from sklearn.exceptions import ConvergenceWarning

@@ -336,8 +336,8 @@ def _support_vectors(
 ) -> tuple[sparse.csr_matrix, Vector]:
     """Read the ``total`` lines below the line SV; return support vectors (total, d) and coefficients (count, total).
 
-    A line holds ``count`` coefficients, then index:value for each feature. Features are numbered from ``lowest``. A
-    last line without a line break raises ValueError, because LIBSVM ends every line: the file was cut.
+    A line holds ``count`` coefficients, then index:value for each feature. Features are numbered from ``lowest``.
+    Raises ValueError if the last line has no line break, since the file was then cut short.
     """
     if not total:
         if line := stream.readline():

@@ -115,9 +115,9 @@ class KernelModel:
     smaller_first
         whether LIBSVM's file of a model with two classes lists classes[0] first.
 
-    The first call of decision_function may keep a copy of the support vectors on the device, within a quarter of
-    memory_limit. The host's support vectors then become read-only. Later calls with the same device and memory_limit,
-    from any thread, send only their rows. :class:`DeviceCache` says when the device's copy is freed.
+    The first call of decision_function may keep a copy of the support vectors on the device. The copy takes at most a
+    quarter of memory_limit. The host's support vectors then become read-only. Later calls with the same device and
+    memory_limit, from any thread, send only their rows. :class:`DeviceCache` says when the device's copy is freed.
     """
 
     kernel: Kernel | Precomputed
@@ -179,12 +179,12 @@ class KernelModel:
     def _reduce_pairs(
         self, sums: _Sums, reduce: Reduction, shape: tuple[int, ...], numbers_per_row: int, dtype: Any = np.float64
     ) -> NDArray[Any]:
-        """Compute an array (n, *shape) from the decision values of all pairs of classes, for a few rows at a time.
+        """Compute an array (n, *shape) of type ``dtype`` from the decision values of all pairs of classes.
 
-        The function ``reduce(strips, m, k)`` returns a part of the array: m rows, (m, *shape), of type ``dtype``.
-        ``strips`` yields the decision values of these m rows as :class:`Strip` tuples, each with the values of one
-        class against later classes. k is the number of classes. The function ``reduce`` may allocate at most
-        ``numbers_per_row`` numbers for each row.
+        To save memory, the array is computed for m rows at a time. The function ``reduce(strips, m, k)`` returns the
+        part (m, *shape) of the array, for k classes. ``strips`` yields the decision values of the m rows as
+        :class:`Strip` tuples, each with the values of one class against later classes. The function ``reduce`` may
+        allocate at most ``numbers_per_row`` numbers for each row.
         """
         k, out = len(self.classes), np.empty((sums.n, *shape), dtype)
         budget = min(MAX_BYTES, sums.limit // SHARE)
