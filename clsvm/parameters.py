@@ -111,8 +111,9 @@ def _is_bool(value: Any) -> bool:
 class Limits:
     """Describe the valid values of a parameter. By default all values are valid.
 
-    expected: description of the valid values. ok: function that returns whether a value is valid. error: class of the
-    exception for invalid values.
+    expected: description of the valid values.
+    ok: function that returns whether a value is valid.
+    error: class of the exception for invalid values.
     """
 
     expected: str = ""
@@ -125,7 +126,7 @@ class Limits:
             raise self.error(f"{name} must be {self.expected}, got {value!r}")
 
     def read(self, text: str) -> Any:
-        """Return the parameter's value for the text of a command-line flag, which is the text itself."""
+        """Return the text of a command-line flag unchanged, as the value of the parameter."""
         return text
 
 

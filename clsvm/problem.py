@@ -12,13 +12,17 @@ offset, and decision values are K b - rho. The loss of row i in the primal probl
 
 If the constraint is sum_i b_i = total, the primal problem also has the term - rho * total.
 
-In epsilon-SVR b_i stands for alpha_i - alpha*_i, and epsilon * |b_i| for epsilon * (alpha_i + alpha*_i), where alpha_i
-and alpha*_i are the multipliers of errors above and below the tube. In all other problems epsilon is 0.
+In epsilon-SVR b_i stands for alpha_i - alpha*_i, and epsilon * |b_i| for epsilon * (alpha_i + alpha*_i). alpha_i and
+alpha*_i are the multipliers of errors above and below the tube. In all other problems epsilon is 0.
 
-Crammer and Singer's multiclass SVM has one problem p for each class. Row i has a coefficient b_pi and a gradient f_pi
-in problem p. Let c be the class of row i, and C_i the row's bound. The bounds of b_ci are -C_i and C_i, and
-the bounds of b_pi are -C_i and 0 for all other p. The linear term is q_ci = -1, and q_pi = 0 for all other p, so
-f = K b + q contains the margin of 1 between classes. The loss of row i is C_i * (max_p f_pi - f_ci).
+Crammer and Singer's multiclass SVM has one problem for each class p. Row i has a coefficient b_pi and a gradient f_pi
+in the problem of class p. Let c be the class of row i, and C_i the row's upper bound:
+
+    p = c       -C_i <= b_pi <= C_i and q_pi = -1
+    other p     -C_i <= b_pi <= 0   and q_pi = 0
+
+f = K b + q contains the margin of 1 between classes, because q is -1 for p = c. The loss of row i is
+C_i * (max_p f_pi - f_ci).
 """
 
 from __future__ import annotations
@@ -119,9 +123,9 @@ class Problem:
 
     @property
     def group(self) -> NDArray[np.intp]:
-        """Return for each coefficient the number of the fixed sum that includes it. ``totals`` has these sums.
+        """Return for each coefficient the index in ``totals`` of the fixed sum that includes it, (problems, n).
 
-        The result has the shape (problems, n). If no sum is fixed, the number is that of the coefficient's problem.
+        If no sum is fixed, return for each coefficient the index of its problem.
         """
         p = np.arange(self.problems)[:, None]
         match self.constraint:

@@ -1,28 +1,30 @@
 """Save and load models as .npz archives, which can hold any kernel function and any labels.
 
 :func:`load_model` also reads the text files of LIBSVM's svm-train (libsvm.py). An archive holds plain arrays without
-compression and without pickle, so that ``np.load`` shows them. Version 1 of the format has these keys, for p problems,
-n_SV support vectors, k classes and d features:
+compression and without pickle, so that ``np.load`` shows them.
+
+The table lists the keys of an archive. n_SV, k and d are the numbers of support vectors, classes and features. p is the
+number of problems: k if each class has a problem, the number of outputs of a Nyström regression, else 1.
 
     format, version                       "clsvm model", 1
     kernel                                Kernel.record() as JSON, which Kernel.from_record checks and reads
     dtype                                 dtype of kernel values, "float32" or "float64"
     task                                  a name of clsvm.tasks.TASKS
-    dual_coef, intercept                  (p, n_SV) and (p,); with pairs of classes (k - 1, n_SV) and
-                                          (k (k - 1) / 2,)
-    classes, n_support                    (k,) both; without classes (0,) and (1,)
-    probA, probB                          sigmoid of each problem or pair; a regression has probA (1,) alone
+    dual_coef, intercept                  (p, n_SV) and (p,); if each pair of k > 2 classes has a problem,
+                                          (k - 1, n_SV) and (k (k - 1) / 2,), as in LIBSVM
+    classes, n_support                    (k,) labels, and (k,) counts of support vectors; without classes (0,) and (1,)
+    probA, probB                          Platt's sigmoid for each problem or pair; for a regression probA (1,) alone
     prob_density_marks (10,)              probability marks of a one-class model
     support_vectors (n_SV, d)             dense support vectors
     data, indices, indptr, shape (2,)     CSR support vectors
-    layout                                layout of the support vectors on a device
-    centre (d,)                           point that the layout subtracts from all rows
-    reason                                why the layout was chosen
-    order (d,), dense                     for layouts with dense columns: order of all columns, number of dense columns
+    layout                                storage format of the support vectors on a device
+    centre (d,)                           point that is subtracted from all rows on a device
+    reason                                why the storage format was chosen
+    order (d,), dense                     for formats that store some columns densely: order of all columns, number of
+                                          dense columns
 
-A Nyström model has its inducing points in place of support vectors. If no layout is stored, layout and reason are empty
-strings, and centre is an empty array. If each class has a problem, p is k. For a Nyström regression p is the number of
-outputs. For other models without pairs of classes p is 1.
+A Nyström model has its inducing points in place of support vectors. If no storage format was chosen, layout and reason
+are empty strings, and centre is an empty array.
 
 Files are untrusted input. No pickle is opened. The keys, dtypes and shapes of all arrays are checked. Numbers must
 be finite and indices valid. A damaged file raises ValueError with the message ``FILE: got ..., expected ...``. A failed
@@ -178,8 +180,8 @@ def _labels(classes: NDArray[Any]) -> NDArray[Any]:
 def _archive_arrays(content: bytes) -> dict[str, NDArray[Any]]:
     """Return all arrays of an archive as a dict by key, given the bytes ``content`` of its file. No pickle is opened.
 
-    Raises an exception, of a type in the tuple files.DAMAGED_ARCHIVE, if an array is damaged or compressed, or if all
-    arrays together are larger than the file.
+    An array must be neither damaged nor compressed, and all arrays together must not be larger than the file. Otherwise
+    an exception is raised. files.DAMAGED_ARCHIVE lists the types of this exception.
     """
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         members = archive.zip.infolist()
@@ -276,14 +278,15 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
 
 
 def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
-    """Return the probability parameters of the file, such as probA, as a dict of arrays by name.
+    """Return the probability parameters of a model file, such as probA, as a dict of arrays by name.
 
-    libsvm.ESTIMATES lists the possible names. The dict is empty if the model has no probabilities. Raises ValueError if
-    the file has some of the task's parameters but not all.
+    The dict is empty if the file has none. A file that has some parameters must have all that ``task`` needs.
+    Otherwise ValueError is raised.
 
+    task: the model's task, a name of clsvm.tasks.TASKS.
     k: number of classes.
-    pairs: True if the model has a single problem, or a problem for each pair of classes. If it is False, a model has no
-        probabilities, and a file with a probability parameter raises ValueError.
+    pairs: True if the model has a single problem, or a problem for each pair of classes. If False, the model cannot
+        have probabilities, and a file with a probability parameter raises ValueError.
     """
     present, lengths = file.arrays.keys() & set(ESTIMATES), estimates_of(task, k) if pairs else {}
     expected = ", ".join(lengths) or "none"

@@ -199,7 +199,7 @@ def _open(path: PathLike) -> BinaryIO:
 
 
 class Form(NamedTuple):
-    """Describe the form of a file's lines: first numbers such as a label, then index:value for each feature.
+    """Describe the form of a file's lines: a label or other numbers, then index:value for each feature.
 
     Attributes
     ----------
@@ -208,7 +208,7 @@ class Form(NamedTuple):
     lowest
         index of the first column, 0 or 1.
     first
-        word for the numbers at the start of a line, for messages, such as "label".
+        word by which error messages call the numbers at the start of a line, such as "label".
     numbers
         count of the numbers at the start of a line.
     """
@@ -222,8 +222,8 @@ class Form(NamedTuple):
 def load(lines: Lines, form: Form) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
     """Return the rows X (n, d) and labels y (n,) in ``lines``, read by scikit-learn's compiled reader.
 
-    Each line begins with one number, the label. The ValueError for a wrong line does not say which line is wrong.
-    :func:`diagnose` finds it.
+    Each line begins with one number, the label. A wrong line raises ValueError. The message does not say which line is
+    wrong; :func:`diagnose` finds the line.
     """
     from sklearn.datasets import load_svmlight_file
 

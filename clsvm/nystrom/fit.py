@@ -71,8 +71,8 @@ class Survey(NamedTuple):
     device
         names of the devices.
     extent
-        largest and smallest squared norm of the rows, or other sizes that tell whether kernel values leave the range of
-        a dtype.
+        range of the sizes of the rows, such as their squared norms. The range tells whether kernel values can leave the
+        range of a dtype.
     """
 
     plan: Plan
@@ -93,20 +93,21 @@ class Rows(ABC):
     surveyed
         storage format and norms of the rows, and names of the devices (:class:`Survey`).
     preconditioner
-        preconditioner for the solves, made from K(C, C) and the kernel values of sampled rows.
+        preconditioner for the solves.
     operator
         object that computed the sums over the rows in the last solve.
     blocks
         blocks of rows on their devices.
     cost
-        cost of computing or reading a value of K(X, C), in multiply-adds of a product of dense rows.
+        cost of one value of K(X, C), which is computed or read. The unit is the time of a multiply-add in a product of
+        dense rows.
     sample
         indices (s,) of the training rows from which the preconditioner is made. None if it is made from inducing points
         that are not training rows.
     layout
         text for the report that says how K(X, C) is computed or stored.
     has_finer_dtype
-        whether the devices have a more precise dtype than that of the products with K(X, C).
+        whether the devices have a dtype that is more precise than the dtype of products with K(X, C).
     with_targets
         whether the blocks get their targets and weights when they are built. If not, :meth:`solve` sends them.
     """
@@ -122,7 +123,7 @@ class Rows(ABC):
 
     @abstractmethod
     def survey(self, kernel: Kernel, options: Options) -> Survey:
-        """Return the storage format and norms of the rows, the names of the devices, and their most precise dtype.
+        """Return the storage format and norms of the rows, the names of the devices, and a dtype.
 
         The dtype is the most precise one that all devices have.
         """
@@ -145,13 +146,14 @@ class Rows(ABC):
     def formulate(self, kernel: Kernel, centers: Centers, options: Options, penalty: float) -> tuple[str, ...]:
         """Choose the storage format of the rows, and make the preconditioner. Return the dtypes to try, in this order.
 
-        If the devices have float64, float32 is left out in two cases: the kernel matrix of the inducing points is
-        ill-conditioned, or intermediate values of the kernel function leave the range of float32.
+        The first dtype is ``options.dtype``, and the second is the most precise dtype of the devices. If the devices
+        have float64, float32 is left out in two cases: the kernel matrix of the inducing points is ill-conditioned, or
+        intermediate values of the kernel function leave the range of float32.
 
         penalty: the smallest penalty of all tasks. A task is a loss with targets, weights and a penalty.
 
-        Raises ValueError if the kernel matrix of the inducing points is not positive semi-definite or not finite.
-        Raises ValueError also if intermediate values leave the range of the first dtype.
+        Raises ValueError if the kernel matrix of the inducing points is not finite or not positive semi-definite, or if
+        intermediate values leave the range of the first dtype that is returned.
         """
         rows = self.surveyed = self.survey(kernel, options)
         first, limit = devices.first_device(options.device), options.memory_limit
@@ -172,7 +174,9 @@ class Rows(ABC):
     def lay_out(self, options: Options, dtype: str, k: int) -> Iterator[None]:
         """Return a context in which the devices hold the rows and inducing points, with kernel values in ``dtype``.
 
-        k: number of outputs of each task. Raises MemoryLimitError if the memory limit of a device is too small.
+        k: number of outputs, the same in all later calls of :meth:`solve`.
+
+        Raises MemoryLimitError if the memory limit of a device is too small.
         """
         finest = self.surveyed.finest
         self.k, self.has_finer_dtype = k, dtype != finest
@@ -185,8 +189,8 @@ class Rows(ABC):
     ) -> None:
         """Draw the rows from which the preconditioner is made, and give their kernel values to the preconditioner.
 
-        If the inducing points suffice as the sample, no row is drawn. A task is a loss with targets, weights and a
-        penalty.
+        No row is drawn if it is cheaper to make the preconditioner from the inducing points alone. A task is a loss
+        with targets, weights and a penalty.
 
         penalty: the smallest penalty of the tasks.
         tol: residual at which the solves of the tasks end.
@@ -401,10 +405,11 @@ def leverage(
 ) -> NDArray[np.float64]:
     """Return approximate ridge leverage scores of the rows X[eligible], up to a common factor. All scores are positive.
 
-    K is the kernel function, and S is a set of s rows that is drawn uniformly at random. The score of a row x is
-    K(x, x) - K(x, S) (K(S, S) + penalty * s * I)^-1 K(S, x). Scores below 0.1 % of the mean score are raised to this
-    value.
+    The function draws a set S of s rows uniformly at random. K is the kernel function, and I is the identity matrix.
+    The score of a row x is K(x, x) - K(x, S) (K(S, S) + penalty * s * I)^-1 K(S, x). A score below 0.1 % of the mean
+    score is replaced by 0.1 % of the mean score.
 
+    penalty: penalty of the fit, a positive number.
     where: the device for kernel values and its memory limit, as keyword arguments of :func:`kernel_matrix`.
 
     Source: Rudi, Calandriello, Carratino, Rosasco 2018 (BLESS).

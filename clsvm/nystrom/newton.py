@@ -1,30 +1,39 @@
 """Train Nyström kernel machines on m inducing points C by Newton's method with preconditioned conjugate gradients.
 
-Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) alpha' K(C, C) alpha,   f = K alpha + offset,
-           for the loss l, targets y (k, n) of k outputs, sample weights w with the sum N, and the kernel values
-           K = K(X, C) between the n rows X and the inducing points C
-Given      sums over the rows X (rows.py), and a preconditioner P = T^-1 A^-1 with T'T = K(C, C) and A'A near the
-           Hessian of F with respect to u = T alpha (preconditioner.py)
-Returns    alpha (k, m) with |g| <= tol |g at alpha = 0| for each output, where g = P' grad F, and an upper bound of F
-           minus its minimum. If the loss couples the outputs, the norms are over all outputs together
-Notation   ' transposes a matrix. l1 and l2 are the first and second derivatives of l with respect to f
-Source     Meanti et al. 2020, algorithms 1 and 2; Marteau-Ferey, Bach, Rudi 2019; Nocedal and Wright, 7.1
+For each output, the method minimises the objective F over the coefficients alpha (m,):
+
+    F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) alpha' K(C, C) alpha
+
+    f       decision values K alpha + offset, (n,)
+    K       kernel values (n, m) between the n rows X and the inducing points C
+    y       targets (n,)
+    w, N    sample weights (n,), and their sum
+    l       loss; l1 and l2 are its first and second derivatives with respect to f
+    '       transpose of a matrix
+
+The preconditioner is P = T^-1 A^-1 with triangular factors T and A (preconditioner.py). T'T is K(C, C). A'A is near the
+Hessian of F with respect to T alpha. g is the preconditioned gradient. The steps are:
 
     until |g| <= tol |g at alpha = 0|:
         f     <- K alpha + offset
         g     <- P' (K' (w * l1(f)) / N + penalty T'T alpha)
         d     <- the solution of  P' (K' diag(w * l2(f)) K / N + penalty T'T) P d = -g  by conjugate gradients
-        alpha <- alpha + s P d, for each output with the first s of 1, 1/2, 1/4, ... that lowers F enough
+        alpha <- alpha + s P d, with the first s of 1, 1/2, 1/4, ... that lowers F enough
 
-A step of conjugate gradients is one pass over the rows. Few steps are needed, since the matrix of the equation for d is
-near the identity. For the squared loss the method is Falkon. A further Newton step is then iterative refinement: g is
-computed again from alpha, so errors of float32 products do not accumulate.
+If the loss couples the outputs, as softmax does, F, the norms and s are for all outputs together. The result also has
+an upper bound of F minus its minimum.
+
+A step of conjugate gradients is one pass over the rows (rows.py). Few steps are needed, since the matrix of the
+equation for d is near the identity. For the squared loss the method is Falkon. A further Newton step is then iterative
+refinement: g is computed again from alpha, so errors of float32 products do not accumulate.
 
 The papers lower the penalty gradually, since Newton steps for a small penalty are good only near the minimum. Here the
-penalty is the final one from the start, and a line search shortens steps that would not lower F enough.
+penalty is the final one from the start, and the choice of s shortens steps that would not lower F enough.
 
 During a solve, the targets, f and alpha of each output are divided by a power of 2, the output's unit (Task.units in
 rows.py). At the end, alpha is multiplied by the unit.
+
+Source: Meanti et al. 2020, algorithms 1 and 2; Marteau-Ferey, Bach, Rudi 2019; Nocedal and Wright, 7.1.
 """
 
 from __future__ import annotations
@@ -115,9 +124,11 @@ class Newton:
     max_iter
         largest number of conjugate gradient steps.
     callback
-        function of the step, the coefficients (m, k) and the seconds, called after each conjugate gradient step.
+        function that is called after each conjugate gradient step. Its arguments are the number of steps, the
+        coefficients (m, k) and the seconds.
     fine
-        smallest relative residual at which the conjugate gradients of a Newton step may end.
+        smallest tolerance of the conjugate gradients in a Newton step, as a relative residual of the step's linear
+        system.
     """
 
     def __init__(
@@ -250,22 +261,25 @@ class Newton:
     def _weigh(self) -> None:
         """Compute the preconditioner's factor A, and set ``curvature``, from the loss's second derivatives.
 
-        ``curvature`` has a number c for each output, such that the Hessian of the output's objective is at least c A'A.
-        Here ' transposes. The Hessian is with respect to u = T alpha, for the coefficients alpha and the factor T of
-        the preconditioner.
+        ``curvature`` has a number c for each output: the Hessian of the output's objective is at least c A'A. The
+        Hessian is with respect to T alpha, for the coefficients alpha and the factor T of the preconditioner. Notation:
 
-        Notation for a row of the fit: D is the loss's second derivative times the row's weight. b is the column T'^-1
-        v, where v are the row's kernel values with the inducing points. mean(D) is the mean of D over the outputs.
+            '           transpose of a matrix
+            D           second derivative of the loss at a row of the fit, times the row's weight
+            mean(D)     mean of D over the outputs
+            b           T'^-1 v for a row, where the column v has the row's kernel values with the inducing points
+            sample      the rows from which the preconditioner is made
+            scale       sum of mean(D) over all rows, divided by the sum over the sample
+            least       the output's smallest D / mean(D) in the sample
 
-        ``scale`` is the sum of mean(D) over all rows, divided by the sum over the rows that the preconditioner samples.
-        ``least`` is the output's smallest D / mean(D) at a sampled row. Then:
+        With this notation:
 
-            Hessian    = penalty * I + sum of D b b' over all rows
-            A'A        = penalty * I + scale * sum of mean(D) b b' over the sampled rows
-            D         >= least * mean(D) at each sampled row
+            Hessian     = penalty * I + sum of D b b' over all rows
+            A'A         = penalty * I + scale * sum of mean(D) b b' over the sample
 
-        The Hessian is thus at least min(1, least / scale) A'A. c is half of this factor, because A has rounding errors.
-        If the loss couples the outputs, the bound holds only for coefficients of mean 0 over the outputs.
+        Since D >= least * mean(D) in the sample, the Hessian is at least min(1, least / scale) A'A. c is half of this
+        factor, because A has rounding errors. If the loss couples the outputs, the bound holds only for coefficients of
+        mean 0 over the outputs.
         """
         total, at, least = self.rows.weigh()
         at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # inducing points that are not rows
@@ -339,11 +353,11 @@ class Newton:
     def _line_search(self, step: Vector, gd: Vector) -> tuple[Vector, NDArray[np.bool_]]:
         """Return the step length s (k, 1) of each output, and whether its objective F falls, (k,).
 
-        s is the first of 1, 1/2, 1/4, ... that lowers F enough. If none does, s is 0. A rise of F within the rounding
-        error of F is also accepted. If the loss couples the outputs, one s (1, 1) is for all outputs.
+        s is the first of 1, 1/2, 1/4, ... for which F falls enough, or rises by no more than the rounding error of F.
+        If there is none, s is 0. If the loss couples the outputs, one s (1, 1) is for all outputs.
 
         step: change (k, r) of u = T alpha, for the coefficients alpha. T'T is the kernel matrix of the inducing points,
-        and r is its rank.
+            and r is its rank.
         gd: gradient times step, element by element, (k, r). The sum over an output is the slope of F along the step.
         """
         before, slope = self.values, self._joined(gd).sum(axis=1)
@@ -381,28 +395,35 @@ class Newton:
     def _upper_bound(self, sizes: Vector) -> Vector:
         """Return an upper bound of F - F* for each output, or for all outputs together if the loss couples them.
 
-        F is the objective at the current u = T alpha, for the coefficients alpha. F* is the minimum of F. G is the
-        gradient of F with respect to u, and g = A'^-1 G, where ' transposes. T and A are the triangular factors of
-        preconditioner.py. ``sizes`` are the norms |g|. The bound is the least of:
+        Notation:
+
+            '           transpose of a matrix
+            T, A        triangular factors of the preconditioner
+            u           T alpha, for the current coefficients alpha
+            F, F*       objective at u, and its minimum
+            G           gradient of F with respect to u
+            g           A'^-1 G; ``sizes`` are the norms |g|
+            c           number for each output such that the Hessian of F is at least c A'A near u
+
+        The bound is the least of:
 
             F                      since losses are not negative, so that F* >= 0
             |G|^2 / (2 * penalty)  since the penalty makes F strongly convex in u
-            |g|^2 / (2 * c)        if the Hessian is at least c A'A at all v with |A (v - u)| <= r = 2 |g| / c
+            |g|^2 / (2 * c)        if the Hessian is at least c A'A at all v with |A (v - u)| <= r, where r = 2 |g| / c
 
-        The third bound holds because F(v) >= F(u) wherever |A (v - u)| = r. The minimum of F is thus within r of u.
+        For the squared loss, c is the number ``curvature`` of :meth:`_weigh`. For another loss, the second derivative
+        l2 of the loss is not constant, so c is half of ``curvature``. This c is right if l2 at v is at least half of l2
+        at u. Between u and v, decision values change by at most h = reach * r / sqrt(penalty), with ``reach`` of the
+        preconditioner. The third derivative is at most 2 * l2 in size. Hence l2 at v is at least exp(-2 h) times l2 at
+        u. The third bound is used only if h <= log(2) / 2, since exp(-2 h) is then at least 1/2.
 
-        Let l be the loss, and l1, l2 and l3 its derivatives with respect to the decision value. For the squared loss, c
-        is the number ``curvature`` of :meth:`_weigh`. For another loss, l2 changes between u and v, so c is half of
-        ``curvature``. Half is correct if l2 at v is at least half of l2 at u. Decision values change by at most
-        h = reach * r / sqrt(penalty), for the number ``reach`` of the preconditioner. Since |l3| <= 2 * l2, l2 at v is
-        at least exp(-2 h) times l2 at u. This factor is at least 1/2 if h <= log(2) / 2. For a larger h the third bound
-        is not used.
+        Two effects of rounding are added to the bound:
 
-        Changes of F and F* by rounding are added to the bound. If rounding of kernel values changes each decision value
-        by at most t, F and F* each change by at most sqrt(2 F) t + t^2 / 2, since l >= 0 and l2 <= 1. F and F* also
-        change by at most t times the largest |l1|. The smaller of the two limits is used. T'T differs from the inducing
-        points' kernel matrix by at most ``error``, in the spectral norm. This difference changes F by at most
-        penalty / 2 * error * |alpha|^2.
+        - Rounding of kernel values changes each decision value by at most t. F and F* each change by at most
+          sqrt(2 F) t + t^2 / 2, since the loss is not negative and l2 <= 1. They also change by at most t times the
+          largest slope of the loss. The smaller limit is used.
+        - T'T differs from the inducing points' kernel matrix by at most ``error`` of the preconditioner, in the
+          spectral norm. F then changes by at most penalty / 2 * error * |alpha|^2.
         """
         values, task, c, gradient_norm = self.values, self.rows.task, self.curvature, self._norms(self.G)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

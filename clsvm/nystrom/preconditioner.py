@@ -1,31 +1,34 @@
-"""Precondition the fit of a Nyström model by two triangular factors T and A (m, m) in one buffer on the host.
+"""Precondition the fit of a Nyström model by two triangular factors T and A in one buffer on the host.
 
-    T'T = K(C, C) + jitter I                  T upper triangular, computed once, for m inducing points C
-    A'A = B' D B + penalty I, B = K_s T^-1    A upper triangular, for K_s = K(S, C) of s sampled rows S of X;
-                                              computed again if the penalty or the rows' weights D (s,) change
-    u = T alpha, b = A u                      for coefficients alpha; alpha' K(C, C) alpha is then |u|^2, and the
-                                              Hessian of the objective with respect to b is near I
+C are the m inducing points of the model, and alpha their coefficients. S are s rows sampled from the rows of the fit. K
+is the kernel function, and ' transposes a matrix. The factors are upper triangular matrices (m, m) with
 
-Here ' transposes a matrix. K(S, C) are the kernel values between rows S and inducing points C.
+    T'T = K(C, C) + jitter I
+    A'A = B' D B + penalty I
+
+    B       K(S, C) T^-1, (s, m)
+    D       diagonal matrix of weights (s,) of the sampled rows
+    jitter  small number, because K(C, C) has rounding errors
+
+T is computed once. A is computed again if the penalty or the weights change. With u = T alpha and b = A u,
+alpha' K(C, C) alpha is |u|^2, and the Hessian of the objective with respect to b is near I.
 
 :class:`Preconditioner` makes T. :meth:`Preconditioner.sample` sets the sampled rows, and :meth:`Preconditioner.weigh`
 makes A. LAPACK computes the factors if the device is a CPU or lacks float64. Else clsvm.linalg computes them in blocks
 on the device.
 
 Sampled rows. Falkon samples only the inducing points, s = m (Rudi, Carratino, Rosasco 2017, section 3). B is then T',
-so no further kernel values are needed. If the effective dimension is near m, m rows are too few: some directions are
-hardly sampled, and conjugate gradients take hundreds of steps. With s = c m rows, the condition number of the Hessian
-with respect to b is about ((sqrt c + 1) / (sqrt c - 1))^2 for every penalty (Marchenko and Pastur 1967). This is 9 for
-c = 4. :func:`sampled` chooses c.
+so no further kernel values are needed. m rows are too few if the effective dimension is near m: conjugate gradients
+then take hundreds of steps. With s = c m rows, the condition number of the Hessian with respect to b is about
+((sqrt c + 1) / (sqrt c - 1))^2 for every penalty (Marchenko and Pastur 1967). This is 9 for c = 4. :func:`sampled`
+chooses c.
 
-Singular K(C, C). The matrix is singular up to rounding if inducing points are equal, or if the kernel function is wide.
-A linear kernel function makes the matrix singular if there are more points than features. Some directions of T would
-then consist of rounding errors, and the residual would stall. Therefore a Cholesky factorisation with pivots selects r
-points whose rows of K(C, C) span the other rows: K(C, C) = R'R up to rounding, with R (r, m). T (r, r) is then the
-factor of the selected points' kernel matrix. The coefficients of the other points are 0.
+Singular K(C, C). The matrix is singular up to rounding if, for example, inducing points are equal. Some directions of T
+would then consist of rounding errors. Therefore a Cholesky factorisation with pivots selects r points whose rows of
+K(C, C) span the other rows. T (r, r) is then the factor of the selected points' kernel matrix, and the coefficients of
+the other points are 0.
 
-Storage. Coefficients are rows: alpha is (k, m) for k outputs, u and b are (k, r), with r = m unless K(C, C) is
-singular. T is stored above the diagonal of the buffer, and A' below the diagonal. Before a factor is used, its diagonal
+Storage. T is stored above the diagonal of the buffer, and A' below the diagonal. Before a factor is used, its diagonal
 is copied to the buffer.
 """
 
@@ -67,10 +70,11 @@ MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 
 
 class Preconditioner:
-    """Precondition a fit by triangular factors T and A, for the coefficients alpha of m inducing points C.
+    """Precondition a fit by triangular factors T and A (r, r), for the coefficients alpha of m inducing points.
 
-    K is the kernel matrix of the inducing points, and T'T = K. A'A is near the Hessian of the objective with respect to
-    T alpha. A is computed from the kernel values of a sample of the fit's rows.
+    K (m, m) is the kernel matrix of the inducing points, and r is its rank. If r = m, T'T = K + jitter I. If r < m, r
+    points are selected whose rows of K span all rows. T'T is then the kernel matrix of the selected points, and the
+    coefficients of the other points are 0. A'A is near the Hessian of the objective with respect to T alpha.
 
     The argument ``K`` (m, m) is in float64. The argument ``least`` is the smallest number to add to K's diagonal, in
     units of the mean diagonal entry. Raises ValueError if K is not positive semi-definite up to rounding.
@@ -80,21 +84,21 @@ class Preconditioner:
     m
         number of inducing points.
     jitter
-        number that was added to the diagonal of K.
+        number that was added to the diagonal of K; 0 if r < m.
     error
-        estimate of the spectral norm of T'T - K. For a regular K, this is ``jitter``. For a singular K, this is the
-        tolerance of the Cholesky factorisation with pivots, which ends when no pivot is larger.
+        estimate of the error of the factorisation in the spectral norm. If r = m, this is ``jitter``. If r < m, this is
+        the tolerance of the Cholesky factorisation: smaller pivots count as 0.
     rank
-        rank r of K; m unless K is singular up to rounding.
+        the rank r.
     pivots
-        indices (r,) of the inducing points whose rows of K span all rows, if r < m; else None.
+        indices (r,) of the selected inducing points if r < m, else None.
     condition
-        squared ratio of the largest to the smallest diagonal entry of T, a lower bound of the condition number of K.
+        squared ratio of the largest to the smallest diagonal entry of T, a lower bound of the condition number of T'T.
     size
         mean of K's diagonal.
     reach
-        largest norm of a row of B = K(S, C) T^-1, where K(S, C) are the kernel values between the sampled rows S and
-        the inducing points. A change v of T alpha changes the decision values of S by at most reach * |v|.
+        number such that a change v of T alpha changes the decision values of sampled rows by at most reach * |v|. A is
+        computed from the kernel values of the sampled rows.
     device
         device that computes the factors, with the same values as the argument of :func:`clsvm.linalg.plan`.
     memory_limit
@@ -255,8 +259,8 @@ class Preconditioner:
     def alpha(self, u: Vector) -> Vector:
         """Return the coefficients alpha (k, m) of k outputs with T alpha = u (k, r).
 
-        T'T = K is the kernel matrix of the m inducing points, and r is its rank. If r < m, T'T is the kernel matrix of
-        r selected inducing points. The coefficients of the other points are 0.
+        r is the rank of the kernel matrix of the m inducing points. T (r, r) is the triangular Cholesky factor of the
+        kernel matrix of r points, or of all points if r = m. The coefficients of the other points are 0.
         """
         found = self._solve(u, self._diagonal_T, lower=0, trans=0)
         if self.pivots is None:

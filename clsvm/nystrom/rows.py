@@ -73,8 +73,8 @@ class Task:
     def in_units(self) -> Task:
         """Return a copy of the task in which each output's targets and offset are divided by the output's unit.
 
-        The loss of the copy is the loss of divided targets and decision values. The unit is a power of 2
-        (:attr:`units`). The division prevents overflow and underflow.
+        The unit is a power of 2 (:attr:`units`). The division prevents overflow and underflow. The loss of the copy is
+        a function of targets and decision values that are divided by the unit.
         """
         units, loss = self.units, self.loss.in_units(self.units)
         y, offset, largest = self.y / units[:, None], self.offset / units, self.largest / units
@@ -103,21 +103,21 @@ def deviation(y: Vector, offset: Vector) -> Vector:
 
 
 class Curvature(NamedTuple):
-    """Summarise D: for each row and output, the loss's second derivative times the row's weight.
+    """Summarise the second derivatives of the loss, from which the preconditioner is made.
 
-    The preconditioner samples some of the rows. For the softmax loss with class probabilities p, D is p (1 - p) times
-    the row's weight.
+    D is the second derivative times the row's weight, for a row and an output. For the softmax loss with class
+    probabilities p, D is p (1 - p) times the row's weight. mean(D) is the mean of D over the outputs. The sampled rows
+    are those from which the preconditioner is made.
 
     Attributes
     ----------
     total
-        sum of D over all rows, averaged over the outputs.
+        sum of mean(D) over all rows.
     sampled
-        D at the sampled rows, averaged over the outputs.
+        mean(D) of each sampled row.
     least
-        smallest ratio at a sampled row, but at most 1. An output's ratio is its D, divided by the average of D over the
-        outputs; the result is (k,). The softmax loss has one ratio (1,): the smallest p of the row times the row's
-        weight, divided by the same average. The solver bounds the Hessian from below by these ratios.
+        smallest D / mean(D) at a sampled row for each output, (k,), but at most 1. The softmax loss has one number
+        (1,), and the smallest p of a row times the row's weight in place of D.
     """
 
     total: float
@@ -429,10 +429,15 @@ class RowOperator:
     def hessian(self, V: Vector) -> Vector:
         """Return the product of the mean loss's Hessian and V (k, m), as an array (k, m).
 
-        A row v of V has the coefficients of one of k outputs. Its product is K^T (w * d2l/df2 * (K v)). K (n, m) are
-        the kernel values between rows and inducing points, and w are the weights of the rows, with the sum 1. d2l/df2
-        is the loss's second derivative with respect to the decision values f, at the last call of :meth:`weigh`. If the
-        loss couples the outputs, d2l/df2 is a matrix (k, k) for each row, and multiplies the column of k values K v.
+        A row v of V has the coefficients of one of k outputs. Its product is K^T (w * l2 * (K v)):
+
+        - K (n, m) are the kernel values between rows and inducing points;
+        - w (n,) are the weights of the rows, with the sum 1;
+        - l2 (n,) are the second derivatives of the loss with respect to the decision values, at the last call of
+          :meth:`weigh`.
+
+        If the loss couples the outputs, l2 is a matrix (k, k) for each row. It multiplies the k values of
+        K v for the row, one for each output.
         """
         return self._call_and_add("hessian", V)
 

@@ -193,8 +193,7 @@ class Kernel:
     named tuple of buffers, is passed as several arguments: its items in their order.
 
     Each thread keeps one pyopencl object for each OpenCL kernel, because making the object takes longer than most
-    launches. The first launch fixes the types of the arguments. pyopencl then sets the arguments of later launches in a
-    twentieth of the time that it takes if the types are not fixed.
+    launches. The first launch fixes the types of the arguments, which makes later launches faster.
     """
 
     def __init__(self, queue: cl.CommandQueue, info: Any, lock: Any, program: cl.Program, name: str) -> None:

@@ -303,9 +303,9 @@ def handle(spec: Any, info: DeviceInfo) -> cl.Device:
 
 
 def _whole(device: cl.Device, here: list[cl.Device]) -> cl.Device:
-    """Return ``device`` if it is in the list ``here``, else the device in the list of which it is a sub-device.
+    """Return ``device`` if the list ``here`` has it. For a sub-device, return the device in the list that contains it.
 
-    Raises DeviceError if there is no such device in the list.
+    Raises DeviceError if the list has no such device.
     """
     whole: Any = device
     while whole not in here:

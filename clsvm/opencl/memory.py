@@ -134,8 +134,8 @@ class DeviceCache:
     """Keep one value on a device between calls, such as the support vectors of a fitted model.
 
     The buffers of the value are never written again, so any thread may read them. The value is dropped with the object
-    that owns this cache, or by :func:`release_memory`. The value is also dropped if a fit or another call in this
-    process needs its memory to stay within memory_limit. A call that is using the value can finish before the memory is
+    that owns this cache, or by :func:`release_memory`. A fit or another call in this process also drops the value if
+    the call would otherwise exceed its memory limit. A call that is using the value can finish before the memory is
     released. Copies of the cache, unpickled caches, and caches in a forked child process begin empty.
     """
 

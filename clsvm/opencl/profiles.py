@@ -6,9 +6,9 @@ user's cache folder, which every fit reads:
     {"clsvm": 1, "devices": {KEY: {"date": ..., "profile": {"lanes": 16, "tiles": {"many": {...}}, ...}, ...}}}
 
 KEY names the platform, the device, the driver and the default profile. A value in the file is valid if it is in SEARCH,
-the table of permitted values. Earlier versions also stored costs of operations (RATES), which are not used. If a value
-for a device is invalid, all values for this device are ignored with one warning. A damaged file, or a file of another
-version, is ignored as a whole, with one warning, too.
+the table of permitted values. If a value for a device is invalid, all values for this device are ignored with one
+warning. A damaged file, or a file of another version, is ignored as a whole, with one warning. Costs that earlier
+versions of clsvm stored (RATES) are ignored without a warning.
 """
 
 from __future__ import annotations
@@ -44,8 +44,13 @@ def shape_class(working: int) -> str:
 class Profile:
     """Hold the sizes of OpenCL kernels, and the costs of operations, for a kind of device.
 
-    The unit of a cost is the time of one multiply-add in a product of dense rows. K(X, U) is the kernel matrix between
-    rows X and rows U, which are called right-hand rows. The defaults suit a CPU with 512-bit vectors.
+    The unit of a cost is the time of one multiply-add in a product of dense rows. The defaults suit a CPU with 512-bit
+    vectors. The terms below are:
+
+    - K(X, U) is the kernel matrix between rows X and rows U. The rows U are called right-hand rows.
+    - A lane group is a number of rows of X whose values are stored interleaved.
+    - A tile is a block of values of K(X, U) that is computed in registers: by one work-item in the style "simd", by one
+      work-group in the style "workgroup".
 
     Attributes
     ----------
@@ -55,20 +60,18 @@ class Profile:
         kernel style. In the style "simd" a work-item computes with explicit vectors. In the style "workgroup"
         work-items share local memory.
     tiles
-        sizes of tiles, by a name. A tile is the block of values of K(X, U) that one work-item (style "simd") or one
-        work-group (style "workgroup") computes in registers. The name is "two" for at most 2 right-hand rows, "few" for
-        3 to 16, and "many" for more. Some profiles have larger tiles named "wide". They replace the tiles "many" if
-        K(X, U) has enough of them to occupy every compute unit. The size of a tile is a dict with some of these keys:
+        sizes of tiles, by a name. The name is "two" for at most 2 right-hand rows, "few" for 3 to 16, and "many" for
+        more. Some profiles also have the larger size "wide". It replaces "many" if K(X, U) has enough tiles of this
+        size to occupy every compute unit. A size is a dict with some of these keys:
 
-        - GROUPS: lane groups of rows X (see ``lanes``);
-        - COLUMNS: right-hand rows;
-        - BLOCKS: blocks of right-hand rows, each with as many rows as a lane group;
-        - RX: rows of X for which one work-item computes values;
-        - DEPTH: features that local memory holds at a time;
+        - GROUPS: number of lane groups in a tile;
+        - COLUMNS: number of right-hand rows in a tile;
+        - BLOCKS: number of blocks of right-hand rows in a tile; a block has as many rows as a lane group;
+        - RX: number of rows of X for which one work-item computes values;
+        - DEPTH: number of features that local memory holds at a time;
         - AHEAD: number of features by which prefetches are ahead of the computation.
     lanes
-        number of rows of a lane group in float32. The values of these rows are stored interleaved. In float64 a lane
-        group of the style "simd" has half as many rows.
+        number of rows of a lane group in float32. In float64 a lane group of the style "simd" has half as many rows.
     panel
         number of right-hand rows whose values are stored interleaved, in float32, if X is in CSR format. In the style
         "simd" only products with more than 16 right-hand rows use this number.
@@ -102,13 +105,13 @@ class Profile:
     hit_cost
         cost of multiplying an entry of X by an entry of U, if an inverted index lists the entries of X by feature.
     value_cost
-        cost of evaluating the kernel function for one value of K(X, U), with CSR rows X, and storing the value.
+        cost of evaluating the kernel function for one value of K(X, U) and storing the value, if X is in CSR format.
     cluster_cost
         cost of finding the cluster of a row. On a GPU this cost is large, because only one work-group does this work.
     cache_cost
         cost of reading a stored value of K(X, U).
     outer_cost
-        cost of an outer iteration's kernel launches and of waiting for them.
+        cost of launching an outer iteration's kernels and waiting for them.
     selection_cost
         cost per training row of choosing a working set.
     smo_cost
@@ -118,7 +121,8 @@ class Profile:
     factor_cost
         cost of a multiply-add of the host's Cholesky factorisation in one thread.
     patience
-        number of SMO iterations, per coefficient of a small dual problem, after which the host takes over the solve.
+        number of SMO iterations, per coefficient of a small dual problem, that the device makes at most. If the problem
+        is then not solved, the host solves it.
     wide
         type of gradients and coefficients: "double", or "pair". A pair is two float32 numbers, whose sum is the value.
     """

@@ -267,9 +267,8 @@ class Stream:
     def _done_with(self, nbytes: int) -> None:
         """Wait for queued work before a buffer of ``nbytes`` bytes is freed, if its memory could be reused too soon.
 
-        Only large buffers on a CPU need this. When they are freed, the pool of freed buffers may give them to another
-        queue, or their memory may return to the system at once. If the queued work fails, a later call raises the
-        error.
+        This can happen only to a large buffer on a CPU: the pool of freed buffers may give it to another queue, or its
+        memory may return to the system. If the queued work fails, a later call of the stream raises the error.
         """
         if self.unified and nbytes >= memory.MIN_POOLED:
             with contextlib.suppress(DeviceError):
