@@ -278,8 +278,9 @@ def _parameter(
 ) -> Parameter:
     """Return the record of the estimators' parameter ``name``.
 
-    The description comes from this module's docstring, and the command-line flag from _FLAGS. solver: function that
-    converts the value for the solver, or None if the solver does not use the parameter.
+    The description comes from this module's docstring, and the command-line flag from _FLAGS.
+
+    solver: function that converts the value for the solver, or None if the solver does not use the parameter.
     """
     return Parameter(name, default, limits=limits, solver=solver, flag=_FLAGS.get(name), **_DESCRIBED.get(name, {}))
 

@@ -245,7 +245,7 @@ class Newton:
         return float((self._rounding_of_f() / np.maximum(self.rows.task.largest, 1e-300)).max())
 
     def _rounding_of_f(self) -> Vector:
-        """Return for each output, (k,), an estimate of the change of decision values by rounding of kernel values."""
+        """Return an estimate of how much rounding of kernel values changes the decision values of each output, (k,)."""
         rows = self.rows
         rounding = float(np.finfo(rows.dtype).eps) * self.P.size * (1 + FEW * rows.m / rows.n)
         return np.asarray(rounding * np.sqrt(np.square(self.result.alpha).sum(axis=1)))

@@ -153,10 +153,12 @@ class Preconditioner:
     def _pivoted(self, K: Vector, most: float) -> Vector:
         """Factor a singular kernel matrix K (m, m) by Cholesky with pivots. Return the factor T (r, r) of r points.
 
-        The pivots select r inducing points. The rows of K for these points span the other rows, up to rounding. Only
-        the lower triangle of ``K`` is read. The factorisation ends when no pivot exceeds a tolerance. If the product of
-        the factors differs too much from K, K is factored again with a larger tolerance. Raises ValueError if the
-        tolerance exceeds ``most`` times the mean diagonal, because K is then indefinite.
+        The pivots select r of the m inducing points. Their rows of K span the other rows, up to rounding. T'T is the
+        kernel matrix of the selected points, where ' transposes. Only the lower triangle of ``K`` is read.
+
+        The factorisation ends when no pivot exceeds a tolerance. If the product of the factors differs too much from K,
+        K is factored again with a larger tolerance. Raises ValueError if the tolerance exceeds ``most`` times the mean
+        diagonal entry of K. K then counts as indefinite.
         """
         signs = np.random.RandomState(0).choice([-1.0, 1.0], self.m)
         product, tol = blas.dsymv(1.0, K, signs, lower=1), self.jitter

@@ -296,7 +296,7 @@ class RowOperator:
     Attributes
     ----------
     task
-        the task divided by ``units``, without its targets and weights.
+        offset, penalty and loss of the task, without its targets and weights. The offset is divided by ``units``.
     units
         powers of 2, (k,), by which the numbers of each output are divided (:attr:`Task.units`).
     k
@@ -339,9 +339,9 @@ class RowOperator:
         return reply
 
     def _history(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the requests that restore the state of a lost block in a new copy of the block.
+        """Yield the requests that give a new copy of a lost block the state of the lost block.
 
-        The new copy must get the request "begin_task" first.
+        "begin_task" is not among these requests. The new copy must get it before them.
         """
         if self.refined:
             yield ("refine",)
