@@ -8,7 +8,7 @@ is the kernel function, and ' transposes a matrix. The factors are upper triangu
 
     B       K(S, C) T^-1, (s, m)
     D       diagonal matrix of weights (s,) of the sampled rows
-    jitter  small number, because K(C, C) has rounding errors
+    jitter  small number that outweighs rounding errors of K(C, C)
 
 T is computed once. A is computed again if the penalty or the weights change. With u = T alpha and b = A u,
 alpha' K(C, C) alpha is |u|^2, and the Hessian of the objective with respect to b is near I.

@@ -49,8 +49,8 @@ class Profile:
 
     - K(X, U) is the kernel matrix between rows X and rows U. The rows U are called right-hand rows.
     - A lane group is a number of rows of X whose values are stored interleaved.
-    - A tile is a block of values of K(X, U) that is computed in registers: by one work-item in the style "simd", by one
-      work-group in the style "workgroup".
+    - A tile is a block of values of K(X, U) that is computed in registers. One work-item (style "simd") or one
+      work-group (style "workgroup") computes a tile.
 
     Attributes
     ----------
@@ -121,8 +121,8 @@ class Profile:
     factor_cost
         cost of a multiply-add of the host's Cholesky factorisation in one thread.
     patience
-        number of SMO iterations, per coefficient of a small dual problem, that the device makes at most. If the problem
-        is then not solved, the host solves it.
+        number of SMO iterations per coefficient of a small dual problem. A device that has not solved the problem after
+        about so many iterations hands it over to the host.
     wide
         type of gradients and coefficients: "double", or "pair". A pair is two float32 numbers, whose sum is the value.
     """
