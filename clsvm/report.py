@@ -86,12 +86,12 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 
 def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PARTS) -> dict[str, float]:
-    """Return the seconds of each part of a fit, given the ``seconds`` of its report.
+    """Return the seconds of each part of a fit, from the ``seconds`` of its report.
 
-    ``of`` is a dict from the name of each part to the keys of ``seconds`` whose values are added up. The seconds of all
-    parts add up to the report's "total". By default the parts are:
+    ``of`` is a dict from the name of each part to keys of ``seconds``. A part takes the sum of the seconds of its keys.
+    The part "other" takes the rest of the report's "total". By default the parts are:
 
-        "clustering"  converting the rows to their layout on the device
+        "clustering"  converting the rows to their storage format on the device
         "selection"   choosing working sets
         "gram"        computing the kernel matrix of the working set
         "subproblem"  solving the dual over the working set, and Newton steps
@@ -107,18 +107,17 @@ def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PA
 
 
 class Record:
-    """Convert a report to JSON, as the base class of all reports, which are frozen dataclasses.
+    """Convert a report to JSON. All reports are subclasses of this class, and frozen dataclasses.
 
     Attributes
     ----------
     parts
-        dict from the name of each part of the fit to keys of ``seconds``. The values of these keys add up to the part's
-        seconds. SVMs have :data:`PARTS`.
+        dict from the name of each part of the fit to keys of ``seconds``. A part takes the sum of the seconds of its
+        keys.
     curves
-        dict of the quantities that fall until a fit converges. The key is a quantity's name, and the value a pair of
-        field names. The first is a field of :class:`Point`, with the quantity during the fit. The second is a field of
-        the report, with the quantity at the end. Plots draw the points of ``trace``, or only the end if ``trace`` is
-        empty.
+        dict of the quantities that a plot of the convergence shows. A key is the name of a quantity. Its value is a
+        pair: the field of :class:`Point` with the quantity during the fit, and the field of the report with the
+        quantity at the end.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -147,9 +146,10 @@ class FitReport(Record):
     gap : float
         Relative duality gap 2 (primal - dual) / (primal + dual); primal - dual if their sum is not positive.
     violation : float
-        KKT violation: the largest f among rows whose coefficient can fall, less the smallest f among rows whose
-        coefficient can rise. f is the gradient of the negative dual objective. Kernel values are in ``dtype``, sums in
-        float64. For rows whose rounding errors could decide about convergence, f is computed again in float64.
+        KKT violation, computed from the gradient f of the negative dual objective. The violation is the largest f among
+        rows whose coefficient can fall, less the smallest f among rows whose coefficient can rise. Kernel values are in
+        ``dtype``, sums in float64. If rounding errors of a row could decide about convergence, its f is computed again
+        in float64.
     error_bound : float
         Upper bound of the error of the gradient f that rounding of the kernel values can have caused.
     exact_rows : int
@@ -167,7 +167,8 @@ class FitReport(Record):
     bytes_held : int
         Largest number of bytes allocated on a device at a time.
     seconds : mapping of str to float
-        Seconds by part of the fit, with "total"; see :func:`by_part`. Seconds of several devices are averaged.
+        Seconds by part of the fit, with "total"; see :func:`by_part`. If several devices took part, the seconds are
+        averages over the devices.
     device : str
         Name of the device.
     layout : str
@@ -179,13 +180,13 @@ class FitReport(Record):
     trace : tuple of :class:`Point`
         State at each convergence check, for a fit of one problem.
     selection : str
-        Reason for the sizes of the working set and the row cache. For a fit of several problems: how many problems
-        each solver solved.
+        Why the working set and the row cache have their sizes. If the fit has several problems, the text says instead
+        how many of them each solver solved.
     layout_costs : mapping of str to float
         Estimated cost of a kernel value in each layout; empty for precomputed kernels. The unit is the cost of a
         multiply-add of dense rows.
     precision : str
-        How kernel values were computed. If ``precision="fast"`` was asked for but not used, also why.
+        How kernel values were computed. If ``precision="fast"`` was asked for but not used, the text also says why.
     """
 
     parts = PARTS
@@ -229,16 +230,16 @@ class NystromReport(Record):
     Attributes
     ----------
     objective : float
-        (1 / sum_i w_i) * sum_i w_i l(f_i, y_i) + (penalty / 2) * |f|^2 for sample weights w_i, loss l, targets y_i and
-        decision values f_i. |f| is the norm of the decision function in the kernel's function space.
+        (1 / sum_i w_i) * sum_i w_i l(f(x_i), y_i) + (penalty / 2) * |f|^2, with the decision function f, its norm |f|
+        in the kernel's function space, the loss l, and the sample weights w_i and targets y_i of the rows x_i.
     residual : float
         Norm of the objective's gradient in preconditioned coordinates (:mod:`clsvm.nystrom.newton`), divided by the
-        norm for coefficients that are all 0. It is at most tol if the fit converged. For several outputs: the largest
-        of their residuals.
+        norm for coefficients that are all 0. The residual is at most tol if the fit converged. If there are several
+        outputs, it is the largest of their residuals.
     bound : float
         Upper bound of the difference between the objective and its minimum over all coefficients of the inducing points
-        in use. The bound includes rounding errors in ``dtype``, and is valid even if the fit did not converge. For
-        several outputs: the sum of their bounds.
+        in use. The bound includes rounding errors in ``dtype``, and is valid even if the fit did not converge. If
+        there are several outputs, it is the sum of their bounds.
     status : str
         How the fit ended, in words.
     converged : bool
@@ -374,12 +375,12 @@ class Progress:
 class Display(Progress):
     """Show the progress of a fit. The solver calls the display with each :class:`Point`.
 
-    The share of the work that is done is measured on a logarithmic scale of the KKT violation. It is 0 at the first
-    violation and 1 at ``tol``. If ``gap_tol`` is given, the scale is that of the relative duality gap, and 1 at
-    ``gap_tol``.
+    The display estimates the share of the work that is done from the logarithm of the KKT violation. The share is 0 at
+    the first violation, and 1 once the violation is ``tol``. If ``gap_tol`` is given, the display uses the relative
+    duality gap and ``gap_tol`` instead.
 
     wanted: whether to show the progress. If it is false, ``with Display(...) as display`` sets ``display`` to None.
-    violation: the word by which the display calls a point's violation.
+    violation: name of the violation in the displayed text, such as "residual".
     """
 
     def __init__(self, wanted: Any, tol: float, gap_tol: float | None = None, violation: str = "violation") -> None:

@@ -31,10 +31,10 @@ def fitted(index: int) -> str:
 
 
 def main(index: int, identity: list[str]) -> str:
-    """Check the device with this ``index`` by a small fit, and return the line to print for the outcome.
+    """Check the device with this ``index`` by a small fit, and return the outcome as a line of text.
 
-    Return "" if there is no device with this index, or if ``identity`` is not the list of names and versions of the
-    device, its platform and its driver.
+    The line says that the fit passed, or how it failed. Return "" if there is no device with this index, or if
+    ``identity`` is not the list of names and versions of the device, its platform and its driver.
     """
     device = devices.visible(0)[index] if index < len(devices.visible(0)) else None
     if device is None or devices.identity(device) != identity:

@@ -1,6 +1,7 @@
-"""List the learning tasks as records, which estimators, the command line and model files read.
+"""List the learning tasks, such as C-SVC and epsilon-SVR, as records of the class :class:`Task`.
 
-To add a task, add a record here, its dual problem in problem.py, and an estimator class with the record's name.
+Estimators, the command line and model files take the properties of tasks from these records. To add a task,
+add a record here, its dual problem in problem.py, and an estimator class with the record's name.
 """
 
 from dataclasses import dataclass

@@ -35,9 +35,9 @@ def check_interrupt() -> None:
 class _OneThread:
     """Limit the host's linear algebra to one thread inside the context, for one caller at a time.
 
-    A lock admits one caller, since the limit applies to the whole process. With one thread, sums keep their order, so
-    that results are reproducible. For small matrices one thread is also faster: idle BLAS threads keep cores busy that
-    an OpenCL device on the CPU needs next.
+    A lock admits one caller, because the limit applies to the whole process. With one thread, sums keep their order, so
+    that results are reproducible. One thread is also faster for small matrices, because idle BLAS threads would keep
+    cores busy that an OpenCL device on the CPU needs.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _OneThread:
                     self._limited = False
 
     def all(self) -> AbstractContextManager[object]:
-        """Return a context in which BLAS uses all threads. Threads that call ``one_thread`` wait for its end."""
+        """Return a context in which BLAS uses all threads. Calls of ``one_thread`` wait until it ends."""
         return self._lock
 
     def forked(self) -> None:

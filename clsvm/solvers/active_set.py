@@ -1,9 +1,7 @@
 """Solve dual problems of at most a few thousand rows on which SMO converges slowly, by the active set method.
 
 Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sums of b fixed or free; on the host in float64
-Given:    the kernel matrix K (m, m), the linear term q, the bounds lo and hi, and feasible coefficients b of one
-          problem; or the problems of all classes in Crammer and Singer's multiclass SVM, where the coefficients of a
-          row have a fixed sum over the classes
+Given:    the kernel matrix K (m, m), the linear term q, the bounds lo and hi, and feasible coefficients b
 Returns:  b, the gradients f = K b + q, the KKT violation and the number of steps
 Stops:    violation <= tol / 2, or several factorizations in a row brought no progress, or the caller stops it
 Source:   Scheinberg 2006 (An efficient implementation of an active set method for SVMs); Nocedal and Wright, 16.5
@@ -20,7 +18,8 @@ A step moves all free coefficients at once towards their joint minimum. The acti
 each coefficient that reaches a bound or leaves it. SMO takes millions of iterations on some problems: with features of
 very different sizes, with nearly equal rows of opposite labels, or with a large C.
 
-In the code, an "entry" is one coefficient of one problem. The entries of all problems follow one another in a vector.
+The problems of all classes in Crammer and Singer's multiclass SVM are solved together. In these problems, the
+coefficients of a row have a fixed sum over the classes.
 """
 
 from collections.abc import Callable
@@ -137,8 +136,8 @@ class _State:
     def refresh(self) -> None:
         """Correct rounding errors in the fixed sums of the coefficients b, then compute the gradients f = K b + q.
 
-        K is the kernel matrix, and q the linear term of the dual. If only rounding errors separate all coefficients of
-        a sum from bounds, each coefficient moves to its bound. The rounding error of this sum is not corrected.
+        K is the kernel matrix, and q the linear term of the dual. If all coefficients of a fixed sum are at bounds up
+        to rounding errors, they are moved to these bounds, and their sum is not corrected.
         """
         sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
         for g in np.flatnonzero(sums != self.total):
@@ -215,11 +214,11 @@ class _State:
     def smooth_bounds(self, rows: Rows, up: Flags) -> tuple[Vector, Vector, Vector]:
         """Return three vectors for some coefficients b: derivatives of epsilon * |b|, lower bounds and upper bounds.
 
-        If epsilon > 0, the returned bounds of a coefficient do not go beyond 0. So the coefficient keeps its sign, and
-        epsilon * |b| is linear between the bounds.
+        If epsilon > 0, the returned bounds are narrowed so that no coefficient can change its sign. Between them,
+        epsilon * |b| is linear.
 
         rows: indices of the coefficients in the vector of all problems' coefficients.
-        up: for each of these coefficients, whether it rises if it is 0.
+        up: mask of the coefficients that will rise if they are 0. The others will fall if they are 0.
         """
         b, lo, hi, epsilon = self.b[rows], self.lo[rows], self.hi[rows], self.epsilon
         epsilon_term = np.where(b == 0, np.where(up, epsilon, -epsilon), np.sign(b) * epsilon)
@@ -240,15 +239,16 @@ class _State:
 
 
 def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: float, most: float) -> tuple[int, int]:
-    """Minimise the dual over the free coefficients F, in at most ``most`` steps.
+    """Minimise the dual over the free coefficients, in at most ``most`` steps.
 
     Return the number of steps that changed a coefficient, and the number of coefficients that were fixed at a bound.
     If the dual has a term epsilon * |b| with epsilon > 0, 0 is a bound too.
 
-    inside: mask of the coefficients between their bounds. All of these coefficients are in F.
-    entering: 1 for a coefficient that joins F and can rise, -1 for one that joins F and can fall, 0 for all others.
-    ridge: first ridge to try. The product ridge * |F| * (largest diagonal entry of K_FF) is added to the diagonal of
-        K_FF, the kernel matrix among F. If K_FF is then not positive definite, a larger ridge is tried.
+    inside: mask of the coefficients between their bounds, which are free.
+    entering: 1 for a coefficient that becomes free to rise, -1 for one that becomes free to fall, 0 for all others.
+    ridge: first ridge to try. Let H be the Hessian of the dual for the k free coefficients. The product
+        ridge * k * (largest diagonal entry of H) is added to the diagonal of H. If the sum is not positive definite, a
+        larger ridge is tried.
     """
     F = np.flatnonzero(inside | (entering != 0))
     if not F.size:
@@ -301,13 +301,13 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
 
 
 def _factorize(hessian: Vector, ridge: float, least: float) -> Factor:
-    """Return the Cholesky factor of ``hessian`` plus a small multiple of the identity, called the ridge.
+    """Return the Cholesky factor of ``hessian`` plus a small multiple of the identity.
 
-    The ridge grows until the sum is positive definite.
+    The multiple grows until the sum is positive definite.
 
     hessian: Hessian of the dual with respect to the free coefficients.
-    ridge: first ridge to try, in units of max(``least``, mean diagonal entry of ``hessian``).
-    least: smallest unit of ``ridge``.
+    ridge: first multiple to try, relative to the mean diagonal entry of ``hessian``.
+    least: lower limit of this mean. It replaces a smaller mean.
     """
     ridges = takewhile(np.isfinite, accumulate(repeat(100.0), mul, initial=ridge))
     factor = factor_with_ridge(

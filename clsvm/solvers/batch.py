@@ -1,14 +1,14 @@
 """Solve many small problems at a time, each with all of its kernel matrix on the device.
 
-Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sums of b fixed or free, for each subproblem:
-          a dual problem over some rows of a data set, such as the rows of two classes or of a fold
+Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sums of b fixed or free, for each subproblem
 Given:    products with the kernel matrix K over all rows of the data set (gram); the rows of each subproblem, the
           linear term q and the bounds lo and hi of its dual
 Returns:  coefficients b, offsets rho, objectives and KKT violation of each subproblem
 
-The working set of a subproblem is all of its rows, padded to W rows. A batch of subproblems is solved in three stages:
+A subproblem is a dual problem over some rows of a data set, such as the rows of two classes or of a fold. Its tile is
+the kernel matrix among its rows, padded to W x W values. A batch of subproblems is solved in three stages:
 
-    1. compute the tile of each subproblem: the kernel matrix among its rows, W x W values
+    1. compute the tile of each subproblem
     2. run the SMO kernel, with one work-item or work-group for each subproblem
     3. compute the gradients f = K b + q of each subproblem from its tile
 
@@ -16,10 +16,10 @@ Stages 2 and 3 are repeated until all subproblems are solved or make no progress
 SMO kernel computes its own gradients only in the precision of K.
 
 On a CPU, stage 1 is left out if the rows of a subproblem fit in a core's cache. The SMO kernel then computes a row of
-its tile when it first needs the row. It computes no rows whose coefficients never change.
+the tile when it first needs the row.
 
-Float64 check: rounding errors of K may leave open whether the KKT violation of a subproblem is within tol, or may
-change its objective too much. The gradients of the rows concerned are then computed again in float64.
+Float64 check: gradients of some rows are computed again in float64. This is done if rounding errors of K could change
+the objective of a subproblem too much, or could change whether its KKT violation is within tol.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,9 +74,9 @@ class Request(NamedTuple):
         function that computes K[rows, columns] in float64 on the host, for checks that need few values. If it is None,
         the result of ``exact`` computes all float64 values.
     sizes
-        numbers (n,) that grow with the rounding errors of a row's kernel values (Kernel.sizes). For most kernels they
-        are the rows' squared norms. With these numbers, the float64 check of a subproblem with many support vectors can
-        sample the rows that have the largest rounding errors.
+        a number for each of the n rows of the data set, (n,), or None. It grows with the rounding errors of the row's
+        kernel values (Kernel.sizes). For most kernels it is the row's squared norm. The numbers help the float64 check
+        to sample the rows with the largest rounding errors.
     should_stop
         function that is called after each launch. If it returns True, the batch ends with its results so far.
     description
@@ -182,18 +182,19 @@ def _batches(gram: Operator, order: list[int], sizes: list[int]) -> Iterator[tup
 
 
 class _Batch:
-    """Solve B subproblems, each padded to W rows. The buffer Q holds the kernel matrix of each, (B, W, W).
+    """Solve B subproblems, each padded to W rows. The buffer Q (B, W, W) is for their kernel matrices.
 
     Attributes
     ----------
     unrounded
-        padded bounds and linear terms of all subproblems in float64. The attribute ``problem`` has the same numbers
-        rounded as on the device.
+        padded bounds and linear terms of all subproblems in float64.
+    problem
+        the same bounds and linear terms, rounded to the numbers that the device stores.
     positions
         positions of each subproblem's rows in the device's order of rows, -1 for padding, (B, W).
     row_arguments
-        arguments from which the SMO kernel computes a row of Q when it first needs the row; empty if all of Q is
-        computed before the kernel runs.
+        arguments from which the SMO kernel computes a row of Q when it first needs the row. They are empty if all of Q
+        is computed before the kernel runs.
     """
 
     f: Vector
@@ -229,7 +230,7 @@ class _Batch:
         self._smo = SmoKernel(stream, gram.rows.dtype, W, kind.constraint, source)
 
     def tiles(self) -> None:
-        """Compute the kernel matrix among the rows of each subproblem of the batch, which is called its tile."""
+        """Compute the tile of each subproblem of the batch. A tile is the kernel matrix among a subproblem's rows."""
         stream, gram, W = self.stream, self.gram, self.W
         for p, (subproblem, count) in enumerate(zip(self.subproblems, self._row_counts, strict=True)):
             part, rows = gram.part(self.panel, p * W, W, count), stream.part(self.at, 4 * p * W, 4 * W)
@@ -293,8 +294,8 @@ class _Batch:
         """Mark the subproblems whose objective may have a relative error above certificate.OBJECTIVE, (B,).
 
         bound: upper bound of the rounding errors of the gradients f of each subproblem, (B,).
-        certain: mask (B,) of subproblems whose KKT violation needs no float64 check. In such a subproblem, errors are
-            measured in a sample of rows, because ``bound`` may be far too large.
+        certain: mask (B,) of subproblems whose KKT violation needs no float64 check. If ``bound`` would mark one of
+            them, the errors in a sample of its rows decide, because ``bound`` may be far too large.
         """
         level, weight = certificate.dual_size(self.problem, self.b, self.f)
         imprecise = np.asarray(bound * weight > certificate.OBJECTIVE * level)
@@ -309,9 +310,9 @@ class _Batch:
     def _sampled_error(self, subproblems: NDArray[np.bool_]) -> Vector:
         """Estimate the sum of |b_i| * |error of f_i| over the rows i of each of the B subproblems, (B,).
 
-        b are the coefficients, and f the gradients. :func:`certificate.sample` chooses support vectors, and their f is
-        computed in float64 to measure its errors. If the coefficients of a subproblem add up to 0, the mean error is
-        subtracted first, because a constant error does not change the objectives. ``self.f`` is the same afterwards.
+        b are the coefficients, and f the gradients. The errors are differences from f in float64, which is computed for
+        a sample of support vectors (:func:`certificate.sample`). If the coefficients of a subproblem add up to 0, the
+        mean error is subtracted, because a constant error does not change the objectives. ``self.f`` is not changed.
 
         subproblems: mask (B,) of the subproblems to estimate; the result is 0 for all others.
         """
@@ -331,7 +332,7 @@ class _Batch:
         """Return the largest rounding error of the gradients f in a sample of rows, for each of the B subproblems.
 
         The sample has support vectors with coefficients of all sizes. Errors are differences from f in float64, which
-        the host computes if ``request.sample`` is given. ``self.f`` is unchanged in the end.
+        the host computes if ``request.sample`` is given. ``self.f`` is not changed.
 
         subproblems: mask (B,) of the subproblems to measure; the result is 0 for all others.
         """

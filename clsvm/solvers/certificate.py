@@ -114,11 +114,12 @@ class Extremes(NamedTuple):
     def deciding(self, tol: float, errors: Vector) -> NDArray[np.bool_]:
         """Mark the entries whose derivatives must be exact to decide whether the violation is within tol, (entries,).
 
-        An entry is one coefficient of one problem. A group is the entries of one fixed sum. If rounding errors are
-        small enough that the violation of a group is surely within tol, none of its entries is marked. In any other
-        group two kinds are marked: entries whose exact derivative may be the smallest or the largest of the group, and
-        free entries, which determine the offset. If no sum is fixed, an entry is marked if its own violation may be
-        near or above tol.
+        An entry is one coefficient of one problem. A group is the entries of one fixed sum. If the KKT violation of a
+        group is within tol in spite of rounding errors, none of its entries is marked. In every other group, the free
+        entries are marked, because they determine the offset. Entries whose exact derivative may be the smallest or the
+        largest of the group are marked too.
+
+        If no sum is fixed, an entry is marked if its own violation may be near or above tol.
 
         errors: bounds of the rounding errors of the derivatives, (entries,).
         """
@@ -224,9 +225,9 @@ class CheckResult(NamedTuple):
 class Check:
     """Check a solve in float64: compute gradients f again for rows whose rounding errors could change the outcome.
 
-    The outcome is whether the KKT violation is within tol and, if ``settings.reported``, the objectives. For each row,
-    the check keeps a bound of the rounding error of f. After f of a row was computed in float64, only later changes of
-    coefficients contribute to the row's bound.
+    The outcome is whether the KKT violation is within tol. If ``settings.reported`` is true, the objectives are part of
+    the outcome too. For each row, the check keeps a bound of the rounding error of f. When f of a row is computed in
+    float64, the row's bound becomes 0. Later changes of coefficients raise it again.
 
     dtype: dtype of kernel values.
     settings: the settings of the solve.
@@ -257,10 +258,11 @@ class Check:
         return whole if self._b is None else np.minimum(whole, self._errors + self.error_bound(b - self._b))
 
     def remember(self, rows: NDArray[np.bool_], b: Vector, c: Vector) -> None:
-        """Store the product c = K b (problems, n), to which later checks add K times the change of b.
+        """Store the product K b. Later checks add K times the change of b to it.
 
+        rows: mask (n,) of the rows whose product comes from float64 kernel values.
         b: coefficients (problems, n).
-        rows: mask (n,). It marks row i if c[:, i] comes from float64 kernel values.
+        c: product of b and the kernel matrix K, (problems, n).
         """
         self._errors = np.where(rows, 0.0, self.error_bounds(b))
         self._exact_rows, self._b, self._product = rows, b.copy(), c
@@ -298,14 +300,13 @@ class Check:
 
         Gradients of a row are computed again in float64 if their rounding error could change whether the violation is
         within tol. Rows with an error bound of at most a tenth of tol are left out. If the solve itself runs in
-        float64, gradients of all rows are computed again, because they have accumulated the rounding of many
-        iterations.
+        float64, the gradients of all rows are computed again, because rounding errors of many iterations add up.
 
-        The objectives are checked if ``gap`` is true. If a report follows, they are also checked, except when float64
-        gradients have shown a violation above tol. A check of the objectives computes gradients of support vectors in
-        float64 if their rounding errors may change an objective by a relative error of more than OBJECTIVE (5e-5).
+        The objectives are checked if ``gap`` is true. They are also checked if a report follows, unless float64
+        gradients have shown a violation above tol. This check computes gradients of support vectors in float64 if
+        rounding may cause a relative error of an objective above OBJECTIVE (5e-5).
 
-        worst: KKT violation computed from the argument f.
+        worst: KKT violation at the given gradients f.
         gap: whether the duality gap may end the solve.
         """
         errors, f, checked = self.error_bounds(b), f.copy(), np.zeros(problem.n, bool)
@@ -353,10 +354,11 @@ def rows_to_check(problem: Problem, b: Vector, f: Vector, errors: Vector, tol: f
 
 
 def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:
-    """Return a sample of about SAMPLE of the ``rows``, ascending, and for each the number of rows that it represents.
+    """Return about SAMPLE of the ``rows`` in ascending order, and how many of the ``rows`` each of them represents.
 
     A quarter of the sample are the rows with the largest ``sizes``, whose kernel values have the largest rounding
-    errors. The other rows are sorted by their largest |b| over all problems, and every k-th one is taken.
+    errors. The other rows are sorted by their largest |b| over all problems. Rows at equal distances in this order are
+    taken.
 
     b: coefficients (problems, n).
     sizes: numbers (n,) that grow with the rounding errors of a row's kernel values. For most kernels they are the

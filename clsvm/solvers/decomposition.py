@@ -6,22 +6,20 @@ Given:    products with the kernel matrix K (gram); the linear term q, the bound
           (problem.py); settings
 Returns:  coefficients b, gradients f = K b + q, offsets rho, and how the solve ended
 Stops:    KKT violation <= tol, relative duality gap <= gap_tol, max_iter SMO iterations, or max_time
-Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets of half old, half new rows as in
-          ThunderSVM and oneDAL; first the kernel matrix among the working set, then whole rows of K only for changed
-          coefficients, as in cuML; SMO chooses its pairs of rows as LIBSVM does (WSS 2)
+Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; ThunderSVM and oneDAL for working sets of half old and
+          half new rows; cuML for whole rows of K only where coefficients changed; LIBSVM for pairs in SMO (WSS 2)
 
     repeat until stopped (an outer iteration):
-        ws   <- half of the last working set, and the rows with the largest violations      state.py
-        Q    <- K(ws, ws); values among rows that stayed are copied from the last Q         gram.tile, carry.cl
+        ws   <- half of the previous working set, and the rows with the largest violations  state.py
+        Q    <- K(ws, ws); values among rows that stayed are copied from the previous Q     gram.tile, carry.cl
         b_ws <- solution of the dual over the coefficients of ws, by SMO                    subproblem_*.cl
         f    <- f + K(., changed) delta, for the changes delta of the coefficients;         rowcache.cl, update.cl
                 rows of K that the row cache lacks are computed                             gram
         if SMO converges slowly: move all free coefficients to their joint minimum          newton.py
 
-If it is less work, whole rows K(ws, .) are computed first, and Q is copied from these rows (kernel_rows.py).
-
-After every ``sync`` outer iterations the host waits for the device and reads the KKT violation (smo.py). K is usually
-in float32; b and f are in float64 or pairs of float32.
+If it is less work, whole rows K(ws, .) are computed first, and Q is copied from them (kernel_rows.py). The host reads
+the KKT violation after every ``Profile.sync`` outer iterations (smo.py). K is usually in float32. b and f are in
+float64 or pairs of float32.
 """
 
 from collections.abc import Iterator
@@ -100,8 +98,8 @@ class Solver(Loop):
     def load(self, problem: Problem, settings: Settings) -> None:
         """Load ``problem`` and its start coefficients, and compute the gradients of the dual at the start.
 
-        All problems that a solver loads have the same shape and constraint. ``settings.known_gradient`` may give
-        coefficients near the start and their gradients. Only the difference from the known gradients is then computed.
+        All problems that a solver loads have the same shape and constraint. If ``settings.known_gradient`` has the
+        gradients at coefficients near the start, only their change is computed.
         """
         self.problem, self.settings = problem, settings
         start = problem.initial if settings.start is None else settings.start
@@ -229,9 +227,9 @@ class Solver(Loop):
     def _lap(self, part: str) -> Iterator[None]:
         """Measure the seconds of a ``with`` block, and add them to the seconds of a ``part`` of an outer iteration.
 
-        If a report follows, the host waits for the device at the end of the block, so that the seconds include the
-        device's work. The host does not wait if the problem has at most UNTIMED rows. It also does not wait on devices
-        whose profile asks for more than one outer iteration between two convergence checks.
+        At the end of the block the host may wait for the device, so that the seconds include the device's work. It
+        waits only under three conditions: a report follows, the problem has more than UNTIMED rows, and the device's
+        profile asks for a convergence check after every outer iteration.
         """
         started = perf_counter()
         yield
@@ -245,9 +243,9 @@ class Solver(Loop):
     def _tile(self, stay: int) -> None:
         """Make Q = K(ws, ws), the kernel matrix among the rows of the working set ws.
 
-        The first ``stay`` rows were in the last working set too. Kernel values among them are copied from the last Q if
-        ``stay`` is a multiple of the OpenCL kernels' block sizes. Half of all other values are computed, and the other
-        half follow by symmetry.
+        The first ``stay`` rows were also in the previous working set. Kernel values among them are copied from the
+        previous Q if ``stay`` is a multiple of the OpenCL kernels' block sizes. Half of the other values are computed,
+        and the rest follow by symmetry.
         """
         gram, panel, half = self.state.gram, self.panel, self.W // 2
         ws, Q, W = self.selection.ws, self.Q, panel.capacity
@@ -282,14 +280,16 @@ class Coupled(Solver):
     """Solve the dual of Crammer and Singer's multiclass SVM, which has coefficients b_pi for each class p and row i.
 
     Solves:   minimise sum_p (1/2 b_p'K b_p + q_p'b_p),  lo <= b <= hi,  sum_p b_pi = 0 for every row i
-    Given:    the arguments of Solver, with a problem p for each class; one working set of rows serves all classes
+    Given:    products with the kernel matrix K; the linear term q_p and the bounds lo and hi of each class p
     Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 2.2 and 5.1, equation 4; Crammer and Singer 2002
 
-    With the gradients f_p = K b_p + q_p, the KKT violation of row i is
+    The gradients are f_p = K b_p + q_p. The KKT violation of row i is
     v_i = max {f_pi : b_pi > lo_pi} - min {f_pi : b_pi < hi_pi} over the classes p. The working set gets the rows with
-    the largest v_i. The class Selection finds these rows as in a single problem without bias: the gradient of row i is
-    -v_i there, and its coefficient is 0 and can only rise. An SMO iteration minimises over the coefficients b_pi of all
-    classes p for one row i.
+    the largest v_i, and serves all classes. An SMO iteration minimises over the coefficients b_pi of all classes p for
+    one row i.
+
+    The class Selection chooses the working set from a fictitious problem without bias. In this problem, the gradient of
+    row i is -v_i, and the coefficient of row i is 0 and can only rise.
     """
 
     def _other_bytes(self, W: int, real: int) -> int:

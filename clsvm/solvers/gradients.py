@@ -144,13 +144,13 @@ def _from_products(gram: Operator, requests: list[GradientRequest]) -> list[Vect
 def _panels(
     gram: Operator, left: list[NDArray[np.int32]], right: list[NDArray[np.int32]]
 ) -> Iterator[list[tuple[Panel, Buffer, Panel, Buffer]]]:
-    """Gather the rows of several kernel matrices K(R, U) into panels, which are buffers of rows of X.
+    """Gather on the device the rows R and U of several kernel matrices K(R, U).
 
-    Yield a list with a tuple of four device objects for each matrix: a panel with the rows U, a buffer with the
-    positions of U, a panel with the rows R, and a buffer with the number of rows R.
+    A panel is a buffer of rows of X. Yield a list with four device objects for each matrix: a panel with its rows U, a
+    buffer with the positions of U, a panel with its rows R, and a buffer with the number of rows R.
 
-    left: for each matrix, the positions of the rows U in the device's order of rows.
-    right: for each matrix, the positions of the rows R in the device's order of rows.
+    left: for each matrix, the positions of its rows U in the device's order of rows.
+    right: for each matrix, the positions of its rows R in the device's order of rows.
     """
     stream, parts, sizes = gram.stream, [], [*zip(map(len, left), map(len, right), strict=True)]
     A, B = (_round_up(gram, max(map(len, vectors)), ALIGN) for vectors in (left, right))
@@ -175,11 +175,11 @@ def mirrors(gram: Operator) -> bool:
 
 
 def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, index: int, most: int) -> None:
-    """Compute the kernel matrix among the rows of a panel, and store it as matrix number ``index`` of the buffer Q.
+    """Compute the kernel matrix among some rows, and store it as matrix number ``index`` of the buffer Q.
 
-    Q is a sequence of matrices of W x W values, where W is the number of rows that the panel can hold.
+    Q is a sequence of matrices of W x W values, where W is the number of rows that ``panel`` can hold.
 
-    panel: buffer with the rows of X.
+    panel: buffer with the features of the rows.
     rows: buffer with the positions of the rows in the device's order of rows.
     count: buffer with the number of rows.
     most: upper bound of the number of rows.

@@ -143,22 +143,21 @@ class ChangedRows(NamedTuple):
 class KernelRows:
     """Update the gradients after coefficients changed, by rows of the kernel matrix K from a row cache.
 
-    Rows of K that the cache lacks are computed and stored in the cache. The settings limit the bytes of the cache. They
-    also say after how many computed rows the cache begins to store rows. All counts below are of rows of K.
+    Rows of K that the cache lacks are computed and stored in the cache.
 
     Attributes
     ----------
     panel
         buffer for the rows of X from which rows of K are computed.
     last_counters
-        :meth:`counters` at the last convergence check.
+        :meth:`counters` at the previous convergence check.
     uncached
-        correction to add to the device's count of computed rows. It grows by the rows that Newton steps compute without
-        the cache. It falls by the share of rows computed in advance that was in fact copied by symmetry.
+        number to add to the device's count of computed rows of K. It grows when rows are computed outside the cache. It
+        falls when rows are computed in advance, because some of their values are only copied by symmetry.
     prefetched
-        number of rows computed in advance, without the share that is copied by symmetry.
+        number of rows of K computed in advance, less the part of their values that was copied by symmetry.
     computed
-        number of rows computed up to the last convergence check, without rows computed in advance.
+        number of rows of K computed up to the previous convergence check, without rows computed in advance.
     rows_before_tile
         whether all rows K(ws, X) of a working set ws are computed before K(ws, ws), the kernel matrix among it.
     """
@@ -340,9 +339,8 @@ class KernelRows:
     def prefetch(self, deadline: float = np.inf) -> tuple[int, int]:
         """Compute all rows of K that the row cache lacks, or as many as time allows, and store them in the cache.
 
-        Return two numbers: how many rows are new in the cache, and how many whole rows the values copied by symmetry
-        would fill. Do nothing if the cache has no room for all missing rows. If the time is over, only complete rows
-        count as cached.
+        Return two numbers: the number of rows that are new in the cache, and the number of their values that were
+        copied by symmetry, divided by the length of a row. Do nothing if the cache has no room for all missing rows.
 
         deadline: perf_counter() at which the time is over.
         """

@@ -1,9 +1,10 @@
 """Make Newton steps: move all free coefficients to their joint minimum, by a Cholesky factor of K among them.
 
-Solves:   minimise over d: 1/2 d'Md + g'd,  bottom <= d <= top,  the sum of d in each group 0;  M = K_FF + ridge I
-Given:    the free coefficients F among the coefficients b of a dual problem; K_FF, the kernel matrix among F; the
-          derivatives g of the dual for F; bounds of the change d of F, between which the dual is quadratic; the
-          gradients f = K b + q with the linear term q; groups, which are sets of coefficients with a fixed sum
+Solves:   minimise 1/2 d'Md + g'd over changes d of the free coefficients F,  bottom <= d <= top,  the sum of d in each
+          group is 0;  M = K_FF + ridge I
+Given:    coefficients b of a dual problem, and their gradients f = K b + q with the linear term q; the kernel matrix
+          K_FF among F; the derivatives g of the dual for F; bounds bottom and top, between which the dual is
+          quadratic; groups, which are sets of coefficients with a fixed sum
 Returns:  coefficients b and gradients f at which the dual is lower; b and f as given if the step does not lower it
 Source:   Hintermueller, Ito, Kunisch 2002 (a primal-dual active set strategy is a semismooth Newton method), with a
           line search; Scheinberg 2006 for active sets of SVMs
@@ -12,7 +13,7 @@ Source:   Hintermueller, Ito, Kunisch 2002 (a primal-dual active set strategy is
     H    <- {}, the set of coefficients that are fixed at a bound
     repeat until d takes no coefficient beyond its bounds:
         d <- the minimum over F with the groups' sums and the coefficients in H fixed, by a Schur complement of M
-        H <- H and the coefficients that d takes beyond their bounds
+        add to H the coefficients that d takes beyond their bounds
     b, f <- b + t d, f + t K d with the t in (0, 1] that minimises the dual
 
 SMO soon finds which coefficients are at a bound, but takes long to find the values of the free coefficients. A Newton
@@ -307,7 +308,7 @@ def _restore_sums(
     bounds ``bottom`` and ``top``, and ``fixed`` does not mark it. Return None if the free entries of a group are too
     close to their bounds.
 
-    sums: masks (groups, m); each row marks the entries of a group, which are those with one fixed sum.
+    sums: masks (groups, m). Row g of ``sums`` marks the entries of group g.
     """
     for one in sums:
         for _ in range(ROUNDS):
@@ -411,8 +412,8 @@ class Newton:
     def find_change(self) -> Vector | None:
         """Return the change (1, n) of the coefficients that moves the free coefficients to their joint minimum.
 
-        Return None if no minimum is found. The Cholesky factor of K is stored for the next step if the row cache still
-        has enough memory to grow.
+        Return None if no minimum is found. The Cholesky factor of K is stored for the next step, unless the row cache
+        needs the memory to grow.
         """
         change = self._find_change(*self._state.now())
         if self._stream.limit - self._stream.allocated < self._rows.cache.growth_bytes + self._reserved:
@@ -478,9 +479,10 @@ class Newton:
     def _factorize(self, free: Rows) -> Factor | None:
         """Return a Cholesky factor of K among the rows ``free``, whose coefficients are free.
 
-        If few coefficients became free or reached a bound since the last factor was made, the last factor is extended.
-        Otherwise a new factor is made. An extended factor also has rows whose coefficients reached a bound, and the
-        caller fixes their coefficients. Return None if K among the rows is not positive definite, even with a ridge.
+        If few coefficients have become free or reached a bound since the previous factor, the previous factor is
+        extended. Otherwise a new factor is made. An extended factor also has rows whose coefficients reached a bound.
+        The caller must fix these coefficients. Return None if K among the rows is not positive definite, even after a
+        small number (ridge) is added to its diagonal.
         """
         last = self._factor
         if last is not None:
@@ -532,10 +534,12 @@ class Newton:
     ) -> tuple[Matrix, Matrix]:
         """Return K between the rows ``known`` and ``others``, and the lower triangle of K among ``others``.
 
-        panel: device memory for all these rows of X.
-        at: buffer for the positions of the rows in the device's order of rows.
-        count: buffer for the number of the rows.
-        out: buffer for the kernel matrix among the rows.
+        The arguments ``panel``, ``at``, ``count`` and ``out`` are device buffers that the method overwrites.
+
+        panel: the rows of X with the numbers ``known``, then those with the numbers ``others``.
+        at: the positions of these rows in the device's order of rows.
+        count: the number of these rows.
+        out: the kernel matrix among these rows.
         """
         stream, gram, W = self._stream, self._gram, panel.capacity
         k, m = len(known), len(known) + len(others)

@@ -210,8 +210,8 @@ class Result:
     def with_precision_status(self, rounding: float, settings: Settings | Options) -> Result:
         """Return the result, with a new status if float64 rounding errors may exceed a tenth of the tolerance.
 
-        A converged solve then has the status GAP if its duality gap is surely within gap_tol, and else PRECISION. A
-        solve that stalled in float64 is treated in the same way.
+        Only a solve that converged, or that stalled in float64, gets a new status. The new status is GAP if the duality
+        gap is surely within gap_tol, and else PRECISION.
 
         rounding: number such that float64 gradients have rounding errors of at most ``rounding`` times the sum of |b|
             over the coefficients b.

@@ -185,7 +185,7 @@ class Sharded(Loop):
     def _load_shards(self, shards: Iterable[int], losses: Counter[int]) -> None:
         """Send each of the new ``shards`` its part of the problem, and let it compute the gradients of its rows.
 
-        If a shard is lost meanwhile, the method repeats this for its replacement.
+        If one of these shards is lost meanwhile, its replacement is loaded in the same way.
 
         losses: number of losses of each shard during this request.
         """

@@ -296,11 +296,10 @@ class Loop(ABC):
         return check
 
     def _close_enough(self, violation: float) -> bool:
-        """Return whether a solve whose KKT violation is within tol shall end at this ``violation``.
+        """Return whether a solve shall end at this KKT ``violation``, which is within tol.
 
-        A result needs a float64 check if rounding errors leave open whether its violation is within tol. The solve
-        shall end now if the result needs no check. It shall also end now if a check would be needed even at a violation
-        of 0.6 * tol, because more iterations would then not avoid the check.
+        A float64 check is needed if rounding errors above a tenth of tol leave open whether the exact violation is
+        within tol. The solve shall continue only if the check is needed now, but would not be at 0.6 * tol.
         """
         tol = self.settings.tol
         if self.check.exact is None or violation <= CLOSE * tol or self.dtype == "float64":
@@ -311,9 +310,9 @@ class Loop(ABC):
     def _stalled(self, optimality: Optimality) -> bool:
         """Return whether the solve has stalled.
 
-        A solve has stalled if no SMO iteration was made since the last check. If the KKT violation has not fallen for
-        many outer iterations, the dual objective is examined: the solve has stalled unless the objective rose. If
-        rounding may change the gradients by more than 100 * tol, the solve has stalled even if the objective rose.
+        A solve has stalled if no SMO iteration was made since the previous check. If the KKT violation has not fallen
+        for many outer iterations, the solve has also stalled in two cases: the dual objective has not risen, or
+        rounding may change the gradients by more than 100 * tol.
         """
         history = self.history
         if optimality.worst < 0.99 * history.best:

@@ -4,10 +4,9 @@
 matrix, and q the linear term. Rows are in the order in which the device stores them. Padding rows among them belong to
 no problem.
 
-:class:`Selection` chooses working sets by a histogram of the rows' KKT violations, without sorting. The rows that stay
-from the last working set come first, then the rows with the largest violations. Half of the new rows have coefficients
-that should rise, and half have coefficients that should fall. In a problem without bias, the new rows have the largest
-violations, whether their coefficients should rise or fall. No array with a number for each row is sent to the host.
+:class:`Selection` chooses working sets by a histogram of the rows' KKT violations, without sorting. A working set
+starts with rows of the previous working set. The rows with the largest violations follow. If the problem has a bias,
+half of the new rows have coefficients that should rise, and half have coefficients that should fall.
 """
 
 from collections.abc import Callable
@@ -210,10 +209,10 @@ class State:
         self.view = View(self.f, self.b, lo, hi, stream.buffer(8))
 
     def load(self, problem: Problem, start: Vector, known_gradient: tuple[Vector, Vector] | None) -> Vector:
-        """Load ``problem``, its coefficients ``start``, and the gradients of ``known_gradient`` to the device.
+        """Load ``problem``, its coefficients ``start``, and known gradients to the device.
 
-        Return the difference d between ``start`` and the coefficients of ``known_gradient``. The caller must add K d to
-        the gradients, with the kernel matrix K, to make them the gradients at ``start``.
+        Return d, which is ``start`` less the coefficients of the known gradients. The caller must add K d to the
+        gradients, where K is the kernel matrix. They are then the gradients at ``start``.
 
         start: coefficients in the caller's order of rows, for each problem and row.
         known_gradient: coefficients near ``start`` and their gradients. None stands for coefficients of 0.
@@ -258,11 +257,11 @@ class State:
         return self._rounded, self.coefficients(), f
 
     def respond(self, b: Vector, panel: Panel) -> None:
-        """Add the product K b to the gradients.
+        """Add the product K b to the gradients, where K is the kernel matrix.
 
         b: numbers in the caller's order of rows, (problems, rows).
-        panel: buffer for the rows of X with b != 0. The method makes several products if the buffer cannot hold all of
-            these rows. If all of K is on the device, a product takes more rows than the buffer can hold.
+        panel: buffer for the rows of X with b != 0. If the buffer cannot hold all of them, K b may be the sum of
+            several products.
         """
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
         max_vectors = (s.limit - s.allocated) // (2 * (8 * self.P + 4)) if gram.whole else 0
@@ -292,13 +291,15 @@ class Selection:
 
     Attributes
     ----------
-    numbers, places
-        extremes of the dual's derivatives in each chunk of rows, and the rows that have the extremes, at the last call
-        of :meth:`find_extremes` (extremes.cl).
+    numbers
+        smallest and largest derivative of the dual in each chunk of rows, and sums of derivatives
+        (:meth:`read_extremes`).
+    places
+        rows that have the smallest and largest derivatives, and numbers of free coefficients (:meth:`read_extremes`).
     counters
-        counters of the solve (4,), which the host reads together with ``numbers`` and ``places``.
+        four counters of the solve (:meth:`KernelRows.counters`).
     ws
-        row numbers of the working set, -1 for no row. It has room for ``stride`` row numbers, and W are used.
+        row numbers of the working set, -1 for no row. The buffer has room for ``stride`` row numbers, and W are used.
     """
 
     def __init__(self, gram: Operator, constraint: Constraint, W: int, stride: int | None = None) -> None:

@@ -1,1 +1,1 @@
-"""Provide tools for users: tune a device, emit OpenCL text for programs in other languages."""
+"""Provide tools for users: tune a device, and emit OpenCL text for programs in other languages."""
