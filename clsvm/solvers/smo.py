@@ -299,7 +299,8 @@ class Loop(ABC):
         """Return whether a solve shall end at this KKT ``violation``, which is within tol.
 
         A float64 check is needed if rounding errors above a tenth of tol leave open whether the exact violation is
-        within tol. The solve shall continue only if the check is needed now, but would not be at 0.6 * tol.
+        within tol. The solve shall continue only if the check is needed now, but would not be needed at a violation of
+        0.6 * tol.
         """
         tol = self.settings.tol
         if self.check.exact is None or violation <= CLOSE * tol or self.dtype == "float64":
