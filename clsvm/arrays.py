@@ -106,11 +106,12 @@ def mostly_empty(X: Any) -> bool:
 def renumbered(X: Any, kept_columns: NDArray[np.integer]) -> sp.csr_matrix:
     """Renumber the columns of the CSR matrix X: column ``kept_columns[j]`` becomes column j.
 
-    ``kept_columns`` (k,) ascends. Entries in other columns are not removed, so that norms of rows stay the same. A
-    row's first entry in another column moves to column k, its second one to column k + 1, and so on.
+    ``kept_columns`` (k,) ascends. If it does not contain a column of X, the column is called surplus. The entries of
+    surplus columns are kept too, so that norms of rows stay the same. In each row, they move to the columns k, k + 1,
+    and so on, one after another.
 
-    The inner product of two rows stays the same if one of them has entries in ``kept_columns`` only. Otherwise the
-    product may change, because entries of different columns can move to the same column.
+    The inner product of two rows stays the same if one of them has no entry in a surplus column. Otherwise the product
+    may change, because entries of different surplus columns can move to the same column.
     """
     indices, data = X.indices[: X.indptr[-1]], X.data[: X.indptr[-1]]
     index = np.searchsorted(kept_columns, indices)

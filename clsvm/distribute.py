@@ -67,10 +67,11 @@ class Parts(Protocol):
         """Return the largest number of bytes that one device has allocated at a time for this fit."""
 
     def memory(self) -> tuple[int, int | str | None]:
-        """Return the bytes allocated now on the caller's devices, and the memory limit for further allocations there.
+        """Return how many bytes are allocated now on a device of this process, and how many more may be allocated.
 
-        With several devices, the bytes are those of the device with the most bytes allocated. The limit is that of the
-        device with the fewest bytes left.
+        With several devices, the first number is that of the device with the most bytes allocated. The second is that
+        of the device with the fewest bytes left. If Dask's workers store the training rows, no bytes are allocated in
+        this process. The result is then 0 and the memory limit that the user gave, which may be text or None.
         """
 
 

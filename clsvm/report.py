@@ -112,12 +112,17 @@ class Record:
     Attributes
     ----------
     parts
-        dict from the name of each part of the fit to keys of ``seconds``. A part takes the sum of the seconds of its
-        keys.
+        dict from the name of each part of the fit to the keys of its times in ``seconds``. The time of the part is the
+        sum of these times.
     curves
-        dict of the quantities that a plot of the convergence shows. A key is the name of a quantity. Its value is a
-        pair: the field of :class:`Point` with the quantity during the fit, and the field of the report with the
-        quantity at the end.
+        dict from the name of each quantity in a plot of the convergence to two names of fields. The first field, of
+        the points in ``trace``, has the quantity during the fit. The second field, of the report, has it at the end.
+    status
+        how the fit ended, in words.
+    seconds
+        dict of the seconds that the fit spent, by kind of work.
+    trace
+        state of the solver at each convergence check.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]

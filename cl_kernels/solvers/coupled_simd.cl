@@ -1,25 +1,26 @@
 // Solve the multiclass SVM of Crammer and Singer over a working set ws of W rows, with the coefficients of all other
 // rows fixed. Each class has one problem p. A row's coefficients have the sum 0 over all problems (coupled.cl).
-// Each SMO iteration takes the row i with the largest violation, and finds its best coefficients in all problems
+// Each SMO iteration takes the row with the largest violation, and finds its best coefficients in all problems
 // (row_threshold.cl).
 // in:      ws      W row numbers. -1 stands for no row.
 // in:      Q       (W, W), the kernel values among the rows of ws
 // in:      f, hi   (problems, n), the gradients and upper bounds of all n rows
-// in, out: b       (problems, n), the coefficients of all n rows
+// in, out: b       (problems, n), the coefficients of all n rows. They change only at the end of the solve.
 // out:     delta   (problems, W), the changes of the coefficients by the solve. During the solve, B is stored here.
 // Memory during the solve, with k = 0 .. W - 1 for the rows of ws. F, U and D are in ``state``:
-//   B[p][k]   the coefficient of row k in problem p
+//   B[p][k]   the current coefficient of row k in problem p, which changes in every iteration that takes row k
 //   F[p][k]   the gradient of row k in problem p, minus a number that depends only on k. It is the mean of the row's
 //     smallest and largest gradient at the start. Subtracting it does not change violations.
 //   U[p][k]   0 if B[p][k] is less than its upper bound. Otherwise it is infinity.
-//   D[p]      the change of B[p][i] in the previous iteration, which changed the coefficients of row i
+//   D[p]      the previous iteration took a row j, and added D[p] to B[p][j]
 // Work-items: one, which computes with vectors of DW rows (fold.cl). An iteration is one pass over the problems and the
-// W rows. The pass computes F[p][k] += D[p] * Q[i][k] and then the violation of each row k:
+// W rows. The pass computes F[p][k] += D[p] * Q[j][k] and then the violation of each row k:
 //   max_p F[p][k] - min_p (F[p][k] + U[p][k])
-// By definition, the maximum is only over coefficients above their lower bounds. The formula gives the same result
-// without testing these bounds. If a coefficient is at its lower bound, all other coefficients of its row are at their
-// upper bounds, because the row's sum is 0. So the minimum is the gradient of this coefficient. If its gradient is the
-// maximum too, the formula gives 0, and the row has no violation.
+// By definition, the maximum is only over coefficients above their lower bounds. The formula needs no lower bounds.
+// For a row with penalty C, the upper bounds of the coefficients are C in the row's own class and 0 in other classes.
+// The lower bounds are -C. If one coefficient is -C, the sum 0 requires that all others are at their upper bounds. So
+// the minimum is the gradient of this coefficient. If its gradient is the maximum too, the formula gives 0, and the row
+// has no violation.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
 // also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
 kernel EXPLICIT void subproblem(const int n, const int problems, const int W, global const int *restrict ws,

@@ -77,13 +77,14 @@ typedef int which;
 #define NEG(a) wide_neg(a)
 #endif
 
-// Hold the results of one work-item for the rows that it has read. The item reads a vector of AT_ONCE consecutive rows
-// at a time, with one row in each lane. Each member is a vector too: its lane k has the result for the rows in lane k.
+// Hold the results of one work-item for the rows that it has read. The item reads AT_ONCE consecutive rows at a time:
+// the rows i, i + 1, ..., i + AT_ONCE - 1, for several i. Each member is a vector of AT_ONCE numbers. Its number k,
+// counted from 0, is the result for the rows i + k of all these i.
 // ``right`` and ``left`` are the derivatives of the dual objective to the right and to the left of a row's coefficient.
 //   m       the smallest ``right`` of rows whose coefficient can rise
-//   im      the first row of the vector of rows in which m was found
-//   M       minus the largest ``left`` of rows whose coefficient can fall
-//   iM      the first row of the vector of rows in which M was found
+//   im      the i of the row i + k in which m was found
+//   M       the smallest value of -left of rows whose coefficient can fall
+//   iM      the i of the row i + k in which M was found
 //   free    the number of free rows. The coefficient of a free row can rise and fall, and ``right`` equals ``left``.
 //   sum     the sum of ``right`` over the free rows
 typedef struct {

@@ -58,7 +58,9 @@ class DistributedFits(Fits):
             for future in waiting:
                 jobs, data_used = futures.pop(future)
                 if (outcome := _result_of(future)) is None:
-                    if data_used is data:  # if not, the data were sent again after an earlier loss, which was counted
+                    # Several groups of fits can lose the same copy of the data. This is counted as one loss, and the
+                    # data are sent again once.
+                    if data_used is data:
                         losses += 1
                         if losses > MAX_LOSSES:
                             raise DeviceError(

@@ -57,9 +57,9 @@ BLOCK = 256 << 20  # largest size in bytes of a block of rows of X, unless a sol
 UNIFIED, COPIED = 2 << 20, 64 << 20
 MIN_ROWS = 1280  # blocks of this many rows may exceed UNIFIED bytes, since with fewer rows some cores would idle
 ONE, TWO, COPY = (
-    1.1,  # ONE: if one block is on the device at a time, a pass over X takes the memory of this many blocks
-    3,  # TWO: if two blocks are on the device at a time, a pass over X takes the memory of this many blocks
-    5,  # COPY: on a device with its own memory, a pass over X takes the memory of this many blocks
+    1.1,  # ONE: a pass over X in blocks of rows takes ONE times a block's memory, if the device has one block at a time
+    3,  # TWO: a pass over X in blocks of rows takes TWO times a block's memory, if the device has two blocks at a time
+    5,  # COPY: a pass over X in blocks of rows takes COPY times a block's memory, if the device has its own memory
 )
 ROW_OVERHEAD = 16  # bytes for a row's squared norm and for its place in the order in which the device stores rows
 UNEVEN = 1.5  # a block of at most s sparse rows has at most UNEVEN times as many entries as s average rows

@@ -155,7 +155,8 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
 
 ACTIVE = 64  # number of clusters of similar rows that are filled at a time; the default of GTSVM
 _GROUP = 64  # number of work-items of a work-group that assigns rows to clusters of similar rows
-_LANES = 16  # number of clusters of similar rows whose bit sets of columns are stored interleaved
+# A cluster of similar rows has a bit set of its nonzero columns. The words of _LANES such bit sets are interleaved.
+_LANES = 16
 # A cluster of rows is estimated to store EXCESS times as many zeros as equally many neighbours in sorted order.
 EXCESS = 0.85
 # Rows are sorted before clustering if there are at least _CROSSING times as many clusters as are filled at a time.

@@ -291,8 +291,8 @@ class Support:
     def _summed(self, stream: Stream, X: Data, coefficients: Vector, groups: slice) -> Vector:
         """Return the sums of K(S, X) over groups of support vectors S, weighted by the coefficients.
 
-        :meth:`responses` describes arguments and result. The coefficients must be in the range of the numbers in which
-        the device adds: doubles, or pairs of floats.
+        :meth:`responses` describes arguments and result. The device adds in doubles, or in pairs of floats if it has no
+        doubles. In pairs of floats, each coefficient must be in the range of a float.
         """
         among = self.among(groups)
         problems, n = len(coefficients), X.shape[0]

@@ -422,10 +422,7 @@ class Kernel:
         return self._evaluation(rows, others, dtype, d, np.longdouble)
 
     def _evaluation(self, rows: Extent, others: Extent, dtype: str, d: int, wide: type) -> Evaluation:
-        """Do the work of :meth:`evaluation`: return the largest errors of K(x, y) in ``dtype``.
-
-        Errors are found by comparison with values in the type ``wide``, in which no subtree should overflow.
-        """
+        """Do the work of :meth:`evaluation`: compare K in ``dtype`` with K in ``wide``, which should not overflow."""
         expression = self.spec.expression.tree
         if not self.spec.element:
             given = {**inner_products(rows, others, wide), **self.params}
@@ -462,7 +459,11 @@ class Kernel:
         return float(np.nan_to_num(change, nan=0.0, posinf=0.0).max(initial=0.0))
 
     def at(self, xx: Any = 0.0, yy: Any = 0.0, dot: Any = 0.0, s: Any = 0.0) -> Matrix:
-        """Return K for squared norms xx, yy and inner products dot, or for sums s over features. Arrays broadcast."""
+        """Return K(x, y), computed from the numbers on which it depends. Arrays broadcast.
+
+        xx, yy, dot: the squared norms <x,x> and <y,y> and the inner product <x,y>, for most kernel functions.
+        s: the sum of e(x_j, y_j) over all features j, for a kernel function f(sum_j e(x_j, y_j)) such as laplacian.
+        """
         values = {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0), "s": s, **self.params}
         with np.errstate(all="ignore"):
             return np.asarray(self.spec.expression.evaluate(values), np.float64)

@@ -65,14 +65,15 @@ class TileSizes(NamedTuple):
     t
         largest number of rows, and of columns, of a tile.
     pad
-        ``t`` rounded up to a multiple of V. The device and the dtype determine V, the number of rows that are stored
-        interleaved.
+        ``t`` rounded up to a multiple of V. One of the tiles is stored in groups of V rows or columns, whose numbers
+        are interleaved. The device and the dtype determine V.
     ld
         how many numbers lie between the starts of two consecutive rows of a tile in a buffer.
     block
         number of rows of a tile that one kernel launch factors or solves.
     strip
-        number of rows in the buffer for the rows y_u of a product C[u][i] += <x_i, y_u>.
+        number of rows for which a separate buffer has memory. In a product C[u][i] += <x_i, y_u>, the rows y_u of one
+        tile are copied to this buffer, at most ``strip`` of them at a time.
     """
 
     t: int
@@ -235,9 +236,10 @@ class DeviceTiles:
         return failed
 
     def solve(self, h: int, w: int) -> None:
-        """Solve U' Y = C for Y, and write Y over the device's tile C (h, w).
+        """Solve U' Y = C for Y (h, w), and write Y over the device's tile C (h, w).
 
-        U (h, h) is the upper triangle of the device's tile M. The columns of Y are also written to the tile X.
+        U (h, h) is the upper triangle of the device's tile M, and U' is its transpose. All of Y is also written to the
+        device's tile X, in another order: X stores the numbers of V neighbouring columns interleaved.
         """
         for k in range(0, h, self.shape.block):
             b = min(self.shape.block, h - k)

@@ -174,9 +174,11 @@ class Fits:
         return estimator._options()
 
     def without_data(self) -> Self:
-        """Return a copy of this object for other processes. The copy has X and y, but no results.
+        """Return a copy of this object that can be sent to other processes.
 
-        The copy also lacks data that the other process can compute from X and y.
+        The copy keeps X, y, the sample weights, the folds and the parameters of all fits. It has no results. It also
+        lacks two conversions that the other process can repeat: X in the form that solvers read, and the targets of
+        each fold.
         """
         stripped = copy.copy(self)
         stripped.results, stripped.rows, stripped._targets = {}, None, {}

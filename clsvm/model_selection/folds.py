@@ -183,9 +183,12 @@ class FoldSolution(NamedTuple):
     def certified(self, prepared: PreparedFit, stored_rows: Rows, settings: dict[str, Any]) -> FoldSolution:
         """Check this solution with float64 kernel values. Return the solution, or a better one if the check fails.
 
-        The check fails if the KKT violation exceeds the tolerance. The solve then continues with ``settings``. In both
-        cases the returned gradient is computed from float64 kernel values for the rows ``stored_rows``, whose decision
-        values the search keeps.
+        The check fails if the KKT violation exceeds the tolerance, or if the solve ended before it converged. The solve
+        then continues with ``settings``.
+
+        ``stored_rows`` are rows whose decision values the search keeps. The decision values are computed from the
+        gradient f of the dual objective. So the entries of f for these rows are always computed in float64, whether the
+        check fails or not.
         """
         problem, found, exact = self.problem, self.solution, prepared.settings.exact
         assert exact

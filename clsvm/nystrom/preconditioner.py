@@ -238,11 +238,13 @@ class Preconditioner:
         return factors
 
     def _gram_of_rows(self, B: NDArray[np.floating], scale: Vector) -> Vector:
-        """Compute B D B' in the lower triangle of the factors' buffer, and return the buffer.
+        """Compute the lower triangle of B D B' in the array ``self._factors`` (r, r), and return the array.
 
-        B: transpose (r, s) of K(S, C) T^-1. K(S, C) are the kernel values between s sampled rows S and the inducing
-        points C. T'T is the kernel matrix of C, and r is its rank.
-        scale: square roots of the weights D of the sampled rows, (s,).
+        Above its diagonal, the array keeps the Cholesky factor T of the kernel matrix T'T of r inducing points C. D is
+        the diagonal matrix of the weights of s sampled rows S.
+
+        B: transpose (r, s) of K(S, C) T^-1, where K(S, C) (s, r) are the kernel values between S and C.
+        scale: square roots of the weights, (s,).
         """
         factors = self._factors
         in_float64 = B.dtype == np.float64

@@ -115,7 +115,7 @@ def solve(
         steps += made_steps
         current, noise = state.dual()
         decreased, lowest_dual = current < lowest_dual - noise, min(current, lowest_dual)
-        # Each coefficient that reaches a bound costs a step, so the number of freed coefficients falls if many did.
+        # Let fewer coefficients become free next time if many reached a bound now. Each of these has cost a step.
         next_max = 2 * max_joined if 4 * fixed <= np.count_nonzero(entering) else max_joined // 2
         if decreased:
             stuck, max_joined = 0, max(MIN_JOINED, next_max)

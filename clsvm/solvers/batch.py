@@ -68,15 +68,16 @@ class Request(NamedTuple):
     kernel_scale
         rounding error of a kernel value in units of eps of the kernel dtype.
     exact
-        function without arguments. It returns an Operator that computes products with the kernel matrix K in float64,
-        or a function that computes K[rows, columns] on the host. None stands for no float64 check.
+        function without arguments, or None. If it is None, no gradients are checked in float64. Otherwise the check
+        uses the result of ``exact()``: an Operator for products with the kernel matrix K in float64, or a function that
+        computes K[rows, columns] in float64 on the host.
     sample
-        function that computes K[rows, columns] in float64 on the host, for checks that need few values. If it is None,
-        the result of ``exact`` computes all float64 values.
+        function that computes K[rows, columns] in float64 on the host, or None. If it is given, the check calls it in
+        place of ``exact()`` wherever few kernel values are needed.
     sizes
-        a number for each of the n rows of the data set, (n,), or None. It grows with the rounding errors of the row's
-        kernel values (Kernel.sizes). For most kernels it is the row's squared norm. The numbers help the float64 check
-        to sample the rows with the largest rounding errors.
+        array (n,) with a number for each row of the data set, or None. Rows with larger numbers have kernel values with
+        larger rounding errors. For most kernels the number is the row's squared norm (Kernel.sizes). If the check
+        samples the rows of a subproblem with many support vectors, the sample includes rows with the largest numbers.
     should_stop
         function that is called after each launch. If it returns True, the batch ends with its results so far.
     description

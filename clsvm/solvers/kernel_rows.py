@@ -216,7 +216,8 @@ class KernelRows:
             self.uncached -= mirrored
             self.prefetched += made - mirrored
             stored += made
-        # Whole rows of K are computed first only if the cache can keep all of them until the gradients are updated.
+        # Whole rows of K are computed before the kernel matrix among a working set only if the row cache can hold the
+        # rows of all working sets until the next call of this method.
         all_cached = min(stored + sync * W, state.n) <= cache.capacity
         arguments = state.stream.profile, state.gram.rows, state.n, W, idle, outer
         self.rows_before_tile = all_cached and compute_rows_first(*arguments, stored < state.gram.rows.n)

@@ -215,13 +215,16 @@ class Face:
         self._forward_g = self._factor.forward(np.array(g[:, None], self._factor.dtype, order="F"))[:, 0]
 
     def minimum(self, fixed: NDArray[np.bool_], at: Vector) -> Vector | None:
-        """Return the d (m,) that minimises 1/2 d'Md + g'd, with the sum of d in each group 0 and some entries fixed.
+        """Return the d (m,) that minimises 1/2 d'Md + g'd under two constraints, or None if no minimum is found.
 
-        M is the matrix of the Cholesky factor, and g the linear term. If all entries of a group are fixed, its sum may
-        differ from 0. Return None if no minimum is found.
+        This object holds the Cholesky factor U of M = U'U, the linear term g (m,) and the groups of the entries of d.
+        The constraints are:
+
+        1. Entries marked in ``fixed`` have given values.
+        2. The entries of each group have the sum 0, unless all entries of the group are fixed.
 
         fixed: mask of the fixed entries, (m,).
-        at: values of the fixed entries, (m,).
+        at: values (m,), of which only those of the fixed entries are read.
         """
         order = np.flatnonzero(fixed)
         factor, column = self._factor, self._factor.add_columns(order)

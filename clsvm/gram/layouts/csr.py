@@ -136,15 +136,15 @@ class PanelRows(NamedTuple):
 class PanelBlock:
     """Say where a block of the right-hand rows U of K(X, U) stores each feature.
 
-    The block consists of lines. A line holds one feature of all rows of the block.
+    The block consists of lines. Line 0 is zero. Each other line holds one feature of all rows of the block.
 
     Attributes
     ----------
     line_of
-        int32 buffer with a number for each feature j that is not stored densely. The block holds feature j in the line
-        with the number line_of[j] - base. If line_of[j] <= base, no row of the block has feature j.
+        int32 buffer with a number for each feature j that is not stored densely. If a row of the block has feature j,
+        the feature is in the line with the number line_of[j] - base, which is at least 1. Else line_of[j] <= base.
     base
-        a number at least as large as all that earlier blocks left in line_of, so no block needs to clear line_of.
+        number that grows with each block, so that no number which an earlier block left in line_of exceeds ``base``.
     """
 
     line_of: Buffer
@@ -422,8 +422,8 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
 
-# An inverted index has blocks of BLOCK rows of X, so that a core's cache holds a value of K for each row of a block.
-# If rows have few entries, an inverted index has blocks of up to MAX_BLOCK rows. A row's number in a block has 16 bits.
+# Every BLOCK rows of X have an inverted index of their own. A core's cache can hold one kernel value for each of them.
+# If rows have few entries, up to MAX_BLOCK rows of X share an inverted index. Its row numbers have 16 bits.
 BLOCK, MAX_BLOCK = 16384, 1 << 16
 ADDED = 2.0  # cost of storing a sum over densely stored columns and of reading it, as a multiple of value_cost
 LIST = 60.0  # cost of finding a column's entries in a block of an inverted index, as a multiple of profile.hit_cost
