@@ -328,8 +328,9 @@ class OnePass:
 _DTYPES = [np.float64, np.float32]
 SHARE = 0.7  # largest share of the free memory for the rows X or for a stored K; products need little other memory
 # USED: a CPU's cost of adding a value of K to weighted sums. The unit is one multiply-add in a product of dense rows.
+# DOUBLE: on a CPU, a value of K costs DOUBLE times as much in float64 as in float32.
 # IN_ORDER: cost of reading rows of K in order, divided by the cost of reading scattered rows (cache_cost of a profile).
-USED, IN_ORDER = 20.0, 0.7
+USED, DOUBLE, IN_ORDER = 20.0, 2.4, 0.7
 PROBE = 4096  # largest number of rows from which the cost of a value of K is estimated
 MAX_COPY = 64 << 20  # largest size in bytes of the kernel values that are copied to the host at a time
 
@@ -495,9 +496,10 @@ class Cross:
         self._tile = min(usual_tile_bytes(stream, values), left // 8)
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, sums_bytes)
         with stream.scratch():
-            cells = passing.lay_out(stream, slice(0, min(passing.step, PROBE))).cost
-        self.cost = cells + USED * (stream.profile.style == "simd")
-        reading = IN_ORDER * stream.profile.cache_cost
+            self.cost = passing.lay_out(stream, slice(0, min(passing.step, PROBE))).cost
+        reading = IN_ORDER * stream.profile.cache_cost * itemsize / 4
+        if stream.profile.style == "simd":
+            self.cost = (self.cost + stream.profile.value_cost) * (DOUBLE if itemsize == 8 else 1.0) + USED
         stored, resident = self.n * (values + sums_bytes) + passing.step * row, self.n * (row + sums_bytes)
         if keep and self.cost > reading and stored <= SHARE * left:
             self.way, self.cost = "stored", reading
@@ -522,16 +524,20 @@ class Cross:
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
         """Return K(X[rows], C) as a host array, for row numbers ``rows`` and the inducing points C."""
-        real, some = np.dtype(self.dtype), min(MAX_COPY, self._tile) // (self._panel.capacity * 8)
+        some = min(MAX_COPY, self._tile) // (self._panel.capacity * 8)
         step = max(1, min(self._streamed.step, some))
-        K = np.empty((len(rows), self.m), real)
+        if len(rows) <= step:
+            return self._values(rows)
+        K = np.empty((len(rows), self.m), self.dtype)
         for first in range(0, len(rows), step):
-            with self._stream.scratch():
-                X = self._X[rows[first : first + step]]
-                plan = layouts.single_pass_plan(self._plan, X)
-                gram = Gram(self._stream, layouts.build(self._stream, X, plan, self.dtype), self._kernel)
-                K[first : first + step] = gram.values(self._panel, self.m)
+            K[first : first + step] = self._values(rows[first : first + step])
         return K
+
+    def _values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
+        with self._stream.scratch():
+            plan = layouts.single_pass_plan(self._plan, X := self._X[rows])
+            gram = Gram(self._stream, layouts.build(self._stream, X, plan, self.dtype), self._kernel)
+            return gram.values(self._panel, self.m)
 
     def set_weights(self, w: Vector | None = None, shares: Vector | None = None) -> None:
         """Set the matrix H (k, k) of each row of X for later calls of :meth:`forward_back`. k is the number of outputs.

@@ -197,13 +197,18 @@ class Rows(ABC):
         quadratic: whether the loss of the tasks is quadratic.
         tasks: number of tasks.
         """
-        preconditioner, values, n = self.preconditioner, None, sum(self.blocks.sizes)
+        preconditioner, n = self.preconditioner, sum(self.blocks.sizes)
         self.sample = self._centers.indices
-        s = sampled(n, preconditioner.rank, self.k, self.cost, tol, quadratic, tasks)
+        noise = preconditioner.noise(penalty)
+        s, sums = sampled(n, preconditioner.rank, self.k, self.cost, tol, quadratic, tasks, noise)
         if s > preconditioner.m:
-            self.sample = np.sort(random.choice(n, s, replace=False)) if s < n else np.arange(n)
-            values = self.values(self.sample)
-        preconditioner.sample(values, penalty)
+            drawn = self.sample = np.sort(random.choice(n, s, replace=False)) if s < n else np.arange(n)
+            if sums:
+                preconditioner.sample_sums(lambda some: self.values(drawn[some]))
+            else:
+                preconditioner.sample(self.values(drawn), penalty)
+        else:
+            preconditioner.sample(None, penalty)
         preconditioner.memory_limit = self.blocks.memory()[1]
 
     def solve(self, task: Task, start: Vector | None, tol: float, max_iter: int, **asked: Any) -> Result:

@@ -286,7 +286,7 @@ class Newton:
         scale = total / at.sum() if at.any() else 1.0
         began = perf_counter()
         self.P.weigh(at * scale, self.penalty)
-        self.curvature = np.minimum(least / scale, 1.0) / 2
+        self.curvature = np.minimum(least / scale, 1.0) / 2 / (1 + 2 * self.P.shift / self.penalty)
         self.result.preconditioner_seconds += perf_counter() - began
 
     def _gradient(self, slope: Vector) -> Vector:

@@ -34,7 +34,7 @@ is copied to the buffer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -46,6 +46,7 @@ from clsvm import linalg
 from clsvm.threads import all_threads, one_thread
 
 Vector = NDArray[np.float64]
+Values = Callable[[slice], NDArray[np.floating]]
 # JITTER: number added to the diagonal of the m inducing points' kernel matrix, in units of eps * m * mean diagonal.
 # GROWTH: after a failed Cholesky factorisation with pivots, its tolerance for zero pivots grows by this factor.
 JITTER, GROWTH = 4.0, 10.0
@@ -54,7 +55,8 @@ JITTER, GROWTH = 4.0, 10.0
 MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
 SINGULAR = 1e10  # if the inducing points' kernel matrix has a larger condition number, some of the points are left out
 SMALL_WORK = 1 << 30  # linear algebra with fewer multiply-adds uses one thread
-_BLOCK, _ROWS = 512, 4096  # columns of a matrix copied at a time; sampled rows multiplied at a time
+# columns of a matrix copied at a time; sampled rows multiplied at a time, with B and without
+_BLOCK, _ROWS, _SUMMED = 512, 4096, 1024
 RATIOS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # candidates for the ratio of sampled rows to inducing points
 FEW_SAMPLE_STEPS = 150  # assumed conjugate gradient steps if the preconditioner is made from the inducing points alone
 # HOST: cost of a float64 multiply-add on the host, in multiply-adds of a dense product on the device.
@@ -67,6 +69,8 @@ MAX_B_BYTES = 1 << 30  # limit of the bytes of the preconditioner's matrix B, wh
 # MIN_PENALTY: for a smaller penalty / mean diagonal of the kernel matrix, the preconditioner's matrix B is in float64.
 # MAX_CONDITION: for a larger condition number of the kernel matrix, the preconditioner's matrix B is in float64.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
+# With the condition number c of T'T, rounding changes T^-T G T^-1 by at most NOISE * eps * m * c * (mean diagonal).
+NOISE = 1 / 25
 
 
 class Preconditioner:
@@ -99,6 +103,8 @@ class Preconditioner:
     reach
         number such that a change v of T alpha changes the decision values of sampled rows by at most reach * |v|. A is
         computed from the kernel values of the sampled rows.
+    shift
+        number that the last call of :meth:`weigh` added to the penalty, so that it outweighs rounding errors of A'A.
     device
         device that computes the factors, with the same values as the argument of :func:`clsvm.linalg.plan`.
     memory_limit
@@ -126,6 +132,8 @@ class Preconditioner:
         self._factors, self._diagonal_T = factors, factors.diagonal().copy()
         self._diagonal_A = self._diagonal_T
         self._B: NDArray[np.floating] | None = self._R
+        self._values: Values | None = None
+        self.shift = 0.0
         self.reach = self._points_reach = float(np.sqrt(np.abs(diagonal).max() + self.jitter))
         self.condition = _condition(factors)
 
@@ -190,36 +198,86 @@ class Preconditioner:
 
         Raises ValueError if B is not finite.
         """
-        self._B, self.reach = self._R, self._points_reach
+        self._B, self.reach, self._values = self._R, self._points_reach, None
         if K is None:
             return
         K = K if self.pivots is None else K[:, self.pivots]
-        single = penalty >= MIN_PENALTY * self.size and self.condition <= MAX_CONDITION
-        dtype, solve = (np.float32, lapack.strtrs) if single else (np.float64, lapack.dtrtrs)
+        dtype, solve = (np.float32, lapack.strtrs) if self._single(penalty) else (np.float64, lapack.dtrtrs)
         np.fill_diagonal(self._factors, self._diagonal_T)
         T = self._factors.astype(dtype, copy=False)
         with _threads(K.size * self.rank):
             self._B, _ = solve(T, K.T.astype(dtype, copy=False), lower=0, trans=1)  # (m, s)
         if not np.isfinite(self._B).all():
-            raise ValueError(f"kernel values between rows and inducing points exceed the range of {K.dtype}: scale X")
+            raise _out_of_range(K.dtype)
         self.reach = float(np.sqrt(np.einsum("is,is->s", self._B, self._B).max()))
 
-    def weigh(self, D: Vector, penalty: float) -> None:
-        """Compute the Cholesky factor A of A'A = B' D B + penalty I, where B = K(S, C) T^-1.
+    def sample_sums(self, values: Values) -> None:
+        """Sum over sampled rows in every later call of :meth:`weigh`, without B = K T^-1. ``reach`` is not set.
 
-        K(S, C) are the kernel values between s sampled rows S and the inducing points C, and T'T = K(C, C).
+        values: function that returns the kernel values between a slice of the sampled rows and all inducing points.
+        """
+        self._B, self._values = None, values
+
+    def _single(self, penalty: float) -> bool:
+        return penalty >= MIN_PENALTY * self.size and self.condition <= MAX_CONDITION
+
+    def noise(self, penalty: float) -> float:
+        """Return a bound of the change of A'A by rounding if :meth:`weigh` sums over rows of K, divided by the penalty.
+
+        The bound is for the spectral norm, and for weights with the sum 1. It is infinity if B can be in float32.
+        """
+        if self._single(penalty):
+            return np.inf
+        return NOISE * float(np.finfo(np.float64).eps) * self.rank * self.size * self.condition / penalty
+
+    def weigh(self, D: Vector, penalty: float) -> None:
+        """Compute the Cholesky factor A of A'A = B' D B + (penalty + shift) I, where B = K(S, C) T^-1.
+
+        K(S, C) are the kernel values between s sampled rows S and the inducing points C, and T'T = K(C, C). The method
+        sets ``shift``.
 
         D: weights (s,) of the sampled rows. If the inducing points are the sample, s = m.
         penalty: a positive number.
         """
         scale = np.sqrt(D)
         np.fill_diagonal(self._factors, self._diagonal_T)
-        with _threads(len(D) * self.rank**2):
-            factors = self._gram_of_points(scale) if self._B is None else self._gram_of_rows(self._B, scale)
-            np.fill_diagonal(factors, factors.diagonal() + penalty)
+        self.shift = 0.0
+        if self._values:
+            self.shift = self.noise(penalty) * penalty * float(D.sum())
+            factors = self._gram_of_sums(self._values, scale)
+        else:
+            with _threads(len(D) * self.rank**2):
+                factors = self._gram_of_points(scale) if self._B is None else self._gram_of_rows(self._B, scale)
+        with _threads(self.rank**3 / 3):
+            np.fill_diagonal(factors, factors.diagonal() + (penalty + self.shift))
             if not self._factor(factors, lower=True):
                 raise ValueError(f"penalty={penalty:g} is too small for float64 with these {self.m} inducing points")
         self._factors, self._diagonal_A = factors, factors.diagonal().copy()
+
+    def _gram_of_sums(self, values: Values, scale: Vector) -> Vector:
+        """Compute T^-T G T^-1, with the sum G of D k k' over the sampled rows, and return the factors' buffer.
+
+        k (r,) are the kernel values of a row, and ' transposes. The result is in the lower triangle of the buffer, T
+        in its upper triangle. LAPACK's sygst multiplies by T^-1 from both sides.
+
+        values: function that returns the kernel values of a slice of the sampled rows.
+        scale: square roots of the weights D of the sampled rows, (s,).
+        """
+        factors, G = self._factors, np.zeros((self.rank, self.rank), order="F")
+        for first in range(0, len(scale), _SUMMED):
+            some = slice(first, first + _SUMMED)
+            K = values(some)
+            K = K if self.pivots is None else K[:, self.pivots]
+            with _threads(K.size * self.rank):
+                G = blas.dsyrk(1.0, K * scale[some, None], beta=1.0, c=G, trans=1, overwrite_c=1)
+        if not np.isfinite(G.diagonal()).all():
+            raise _out_of_range(K.dtype)
+        with _threads(self.rank**3):
+            G, _ = lapack.dsygst(G, factors, overwrite_a=1)
+        for done, following in _blocks(self.rank):
+            factors[following, done] = G[done, following].T
+            factors[done, done] = np.triu(factors[done, done], 1) + np.triu(G[done, done]).T
+        return factors
 
     def _gram_of_points(self, scale: Vector) -> Vector:
         """Compute T D T' in the lower triangle of the factors' buffer, and return the buffer.
@@ -321,6 +379,10 @@ class Preconditioner:
         return np.asarray(found, np.float64)
 
 
+def _out_of_range(dtype: Any) -> ValueError:
+    return ValueError(f"kernel values between rows and inducing points exceed the range of {dtype}: scale X")
+
+
 def _threads(work: float) -> AbstractContextManager[object]:
     """Return a context in which linear algebra uses one thread if ``work`` is small, else all threads.
 
@@ -344,25 +406,39 @@ def _blocks(m: int) -> Iterator[tuple[slice, slice]]:
         yield slice(first, end), slice(end, m)
 
 
-def sampled(n: int, m: int, k: int, value_cost: float, tol: float, quadratic: bool = True, tasks: int = 1) -> int:
+def sampled(
+    n: int, m: int, k: int, value_cost: float, tol: float, quadratic: bool = True, tasks: int = 1, noise: float = np.inf
+) -> tuple[int, bool]:
     """Return how many of n rows the preconditioner samples, for m inducing points and k outputs.
 
-    The number chosen has the least estimated cost of the preconditioner and the solves together.
+    Also return whether :meth:`Preconditioner.sample_sums` sums over these rows. The two values have the least estimated
+    cost of the preconditioner and the solves together.
 
     value_cost: cost of a kernel value in a pass over the rows, in multiply-adds.
     tol: residual at which a solve ends.
     quadratic: whether the loss is quadratic. If so, a task needs one linear solve.
     tasks: number of tasks that share the sample. A task is a loss with targets, weights and a penalty.
+    noise: rounding error of sums over rows of K, relative to the penalty. Conjugate gradients take sqrt(1 + 2 * noise)
+        times as many steps with these sums.
     """
     value = value_cost + OUTPUT * k
     solves, makes = (tasks, tasks) if quadratic else (SOLVES * tasks, MAKES * tasks)
 
-    def cost(c: int) -> float:
+    def cost(choice: tuple[int, bool]) -> float:
+        c, by_sums = choice
+        s = min(c * m, n)
         if c == 1:
             return HOST * m**2 / 3 * makes + FEW_SAMPLE_STEPS * n * value * solves
         root = np.sqrt(c)
         steps = RESTART_FACTOR * (root + 1) / (root - 1) * np.log(2 / tol) / 2 if c * m < n else 2.0
-        return float(HOST * min(c * m, n) * m * (1 + makes) / 2 + steps * n * value * solves)
+        if by_sums:
+            made, steps = makes * (s * m / 2 + m**2), steps * np.sqrt(1 + 2 * noise)
+        else:
+            made = s * m * (1 + makes) / 2
+        return float(HOST * made + steps * n * value * solves)
 
-    best = min(RATIOS, key=cost)
-    return m if best == 1 else min(n, best * m, max(m, MAX_B_BYTES // (8 * m)))
+    ways = (False, True) if np.isfinite(noise) and quadratic else (False,)
+    best, by_sums = min(((c, way) for c in RATIOS for way in ways), key=cost)
+    if best == 1:
+        return m, False
+    return min(n, best * m, n if by_sums else max(m, MAX_B_BYTES // (8 * m))), by_sums
