@@ -199,7 +199,7 @@ class Rows(ABC):
         """
         preconditioner, n = self.preconditioner, sum(self.blocks.sizes)
         self.sample = self._centers.indices
-        noise = preconditioner.noise(penalty)
+        noise = np.inf if preconditioner.prefers_b(penalty) else preconditioner.noise / penalty
         s, sums = sampled(n, preconditioner.rank, self.k, self.cost, tol, quadratic, tasks, noise)
         if s > preconditioner.m:
             drawn = self.sample = np.sort(random.choice(n, s, replace=False)) if s < n else np.arange(n)

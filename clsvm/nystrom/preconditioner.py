@@ -69,7 +69,7 @@ MAX_B_BYTES = 1 << 30  # limit of the bytes of the preconditioner's matrix B, wh
 # MIN_PENALTY: for a smaller penalty / mean diagonal of the kernel matrix, the preconditioner's matrix B is in float64.
 # MAX_CONDITION: for a larger condition number of the kernel matrix, the preconditioner's matrix B is in float64.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
-# With the condition number c of T'T, rounding changes T^-T G T^-1 by at most NOISE * eps * m * c * (mean diagonal).
+# With the condition number c of T'T, rounding changes T^-T G T^-1 by less than NOISE * eps * m * c * (mean diagonal).
 NOISE = 1 / 25
 
 
@@ -221,14 +221,21 @@ class Preconditioner:
     def _single(self, penalty: float) -> bool:
         return penalty >= MIN_PENALTY * self.size and self.condition <= MAX_CONDITION
 
-    def noise(self, penalty: float) -> float:
-        """Return a bound of the change of A'A by rounding if :meth:`weigh` sums over rows of K, divided by the penalty.
+    def prefers_b(self, penalty: float) -> bool:
+        """Return whether B = K T^-1 is better than sums over rows of K, for every number of rows.
 
-        The bound is for the spectral norm, and for weights with the sum 1. It is infinity if B can be in float32.
+        B in float32 is as fast as the sums. If points were left out, K is so ill-conditioned that rounding errors of
+        the sums can exceed :attr:`noise`.
         """
-        if self._single(penalty):
-            return np.inf
-        return NOISE * float(np.finfo(np.float64).eps) * self.rank * self.size * self.condition / penalty
+        return self._single(penalty) or self.pivots is not None
+
+    @property
+    def noise(self) -> float:
+        """Return an estimate of how much rounding changes A'A in the spectral norm, for weights with the sum 1.
+
+        The estimate is for sums over rows of K (:meth:`sample_sums`), and was never too small in trials.
+        """
+        return NOISE * float(np.finfo(np.float64).eps) * self.rank * self.size * self.condition
 
     def weigh(self, D: Vector, penalty: float) -> None:
         """Compute the Cholesky factor A of A'A = B' D B + (penalty + shift) I, where B = K(S, C) T^-1.
@@ -243,15 +250,20 @@ class Preconditioner:
         np.fill_diagonal(self._factors, self._diagonal_T)
         self.shift = 0.0
         if self._values:
-            self.shift = self.noise(penalty) * penalty * float(D.sum())
+            self.shift = self.noise * float(D.sum())
             factors = self._gram_of_sums(self._values, scale)
         else:
             with _threads(len(D) * self.rank**2):
                 factors = self._gram_of_points(scale) if self._B is None else self._gram_of_rows(self._B, scale)
         with _threads(self.rank**3 / 3):
             np.fill_diagonal(factors, factors.diagonal() + (penalty + self.shift))
-            if not self._factor(factors, lower=True):
-                raise ValueError(f"penalty={penalty:g} is too small for float64 with these {self.m} inducing points")
+            positive = self._factor(factors, lower=True)
+        if self._values and not positive:  # rounding errors exceed ``noise``, so B is needed
+            self.sample(self._values(slice(0, len(D))), penalty)
+            self.weigh(D, penalty)
+            return
+        if not positive:
+            raise ValueError(f"penalty={penalty:g} is too small for float64 with these {self.m} inducing points")
         self._factors, self._diagonal_A = factors, factors.diagonal().copy()
 
     def _gram_of_sums(self, values: Values, scale: Vector) -> Vector:

@@ -93,7 +93,7 @@ def test_centres_are_the_direct_solution(device: str, kernel: Kernel, form: Any)
 @pytest.mark.parametrize("way", ["rows", "stored", "streamed"])
 def test_every_way_through_the_rows(device: str, profile: str, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """K made, kept or of rows that stream by, dense and CSR, with fewer sampled rows than there are, two outputs."""
-    monkeypatch.setattr("clsvm.nystrom.fit.sampled", lambda n, m, *_: 2 * m)
+    monkeypatch.setattr("clsvm.nystrom.fit.sampled", lambda n, m, *_: (2 * m, way != "rows"))
     monkeypatch.setattr("clsvm.gram.blocks.BLOCK", 1 if way == "streamed" else 1 << 28)
     if way == "streamed":
         monkeypatch.setattr("clsvm.gram.cross.SHARE", 0.0)
@@ -106,6 +106,20 @@ def test_every_way_through_the_rows(device: str, profile: str, monkeypatch: pyte
         assert f", {way};" in machine.fit_report_.layout
         assert machine.fit_report_.sample == 100
         np.testing.assert_allclose(machine.predict(form(X)), expected, atol=1e-3 * np.abs(y).max())
+
+
+def test_sums_over_ill_conditioned_points(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preconditioner of sums over rows of K, whose rounding exceeds the penalty, has the minimum of the exact one."""
+    found = []
+    for sums in (False, True):
+        monkeypatch.setattr("clsvm.nystrom.fit.sampled", lambda n, m, *_, sums=sums: (n, sums))
+        machine = machine_on(device, center_selection=X[:300, :4], gamma=0.1, penalty=1e-6, tol=1e-7)
+        found.append(machine.fit(X[:, :4], Y).fit_report_)
+    exact, rounded = found
+    assert exact.converged
+    assert rounded.converged
+    assert exact.steps <= 3 < rounded.steps < 60
+    assert abs(exact.objective - rounded.objective) <= min(exact.bound + rounded.bound, 1e-6 * exact.objective)
 
 
 def minimised(loss: Any, w: np.ndarray, penalty: float, k: int = 1) -> np.ndarray:
@@ -191,7 +205,7 @@ def test_an_interrupt_keeps_what_was_found(device: str, monkeypatch: pytest.Monk
     assert not machine.fit_report_.converged
     assert machine.score(X, SIGNS) > 0.7
     squared = machine_on(device, penalty=1e-7, callback=callback)
-    monkeypatch.setattr("clsvm.nystrom.fit.sampled", lambda n, m, *_: m)  # (so that one solve takes many steps)
+    monkeypatch.setattr("clsvm.nystrom.fit.sampled", lambda n, m, *_: (m, False))  # (it takes many steps)
     with pytest.raises(KeyboardInterrupt):
         squared.fit(X, Y)
     assert squared.n_iter_ == 6

@@ -15,8 +15,8 @@ def kernel(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("m", "k"), [(1, 3), (7, 1), (600, 3)])  # (copies go by 512)
-@pytest.mark.parametrize("of_rows", [False, True])
-def test_against_numpy(m: int, k: int, of_rows: bool) -> None:
+@pytest.mark.parametrize("of", ["points", "rows", "sums"])
+def test_against_numpy(m: int, k: int, of: str) -> None:
     rng = np.random.default_rng(m)
     C, X = rng.normal(size=(m, 4)), rng.normal(size=(5000 if m > 500 else 30, 4))
     K = kernel(C, C)
@@ -24,16 +24,20 @@ def test_against_numpy(m: int, k: int, of_rows: bool) -> None:
     T = linalg.cholesky(K + made.jitter * np.eye(m))
     b = rng.normal(size=(k, m))
     for _ in range(2):  # (T serves every A)
-        if of_rows:
+        if of != "points":
             D, across = rng.random(len(X)) / len(X), kernel(X, C)
-            made.sample(across, 0.0)
+            if of == "sums":
+                made.sample_sums(across.__getitem__)
+            else:
+                made.sample(across, 0.0)
             B = linalg.solve_triangular(T, across.T, trans=1).T
             H = (B.T * D) @ B
         else:
             D = rng.random(m) / m
             H = (T * D) @ T.T
         made.weigh(D, 1e-3)
-        A = linalg.cholesky(H + 1e-3 * np.eye(m))
+        assert 0 <= made.shift < (1e-4 if of == "sums" else 1e-300)
+        A = linalg.cholesky(H + (1e-3 + made.shift) * np.eye(m))
         close = {"rtol": 0, "atol": 1e-8 * np.linalg.cond(T)}
         np.testing.assert_allclose(made.alpha(b), np.linalg.solve(T, b.T).T, **close)
         np.testing.assert_allclose(made.from_alpha(b), np.linalg.solve(T.T, b.T).T, **close)
@@ -63,10 +67,13 @@ def test_what_fails_is_tried_again_with_more() -> None:
 
 def test_how_many_rows_are_sampled() -> None:
     """All where they are few, several for each centre elsewhere, more where passes cost more, never fewer than m."""
-    assert sampled(900, 500, 1, 10, 1e-5) == 900
-    cheap, dear = sampled(10**5, 1000, 1, 5, 1e-5), sampled(10**5, 1000, 10, 800, 1e-5)
+    assert sampled(900, 500, 1, 10, 1e-5) == (900, False)
+    (cheap, _), (dear, _) = sampled(10**5, 1000, 1, 5, 1e-5), sampled(10**5, 1000, 10, 800, 1e-5)
     assert 1000 < cheap < dear <= 10**5
-    assert sampled(10**6, 30000, 1, 5, 1e-5) >= 30000
+    assert sampled(10**6, 30000, 1, 5, 1e-5)[0] >= 30000
+    assert sampled(9000, 1000, 1, 50, 1e-5, noise=0.1) == (9000, True)
+    assert not sampled(9000, 1000, 1, 50, 1e-5, noise=1e6)[1]
+    assert not sampled(9000, 1000, 1, 50, 1e-5, quadratic=False, noise=0.1)[1]
 
 
 @pytest.mark.parametrize("m", [60, 1500])
