@@ -370,7 +370,8 @@ class Gram(Operator):
         self.accumulate(panel, count, Store((out,), m, self.rows.n_pad, self.slot(panel.capacity)), None)
         K = stream.read(out, self._real, (m, self.rows.n_pad))
         stream.free(out, count)
-        return np.asarray(K[:, self.rows.position].T)
+        places = slice(self.rows.n) if self._layout.in_order else self.rows.position
+        return np.asarray(K[:, places].T)
 
     def over_rows(
         self, groups: range, base: int, panel: Panel, count: Buffer, store: Store | None, update: Update | None

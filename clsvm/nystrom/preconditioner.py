@@ -71,6 +71,8 @@ MAX_B_BYTES = 1 << 30  # limit of the bytes of the preconditioner's matrix B, wh
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 # With the condition number c of T'T, rounding changes T^-T G T^-1 by less than NOISE * eps * m * c * (mean diagonal).
 NOISE = 1 / 25
+SPREAD = 1.25  # as many more rows than by the effective dimension are needed, since some rows have large leverage
+PROBED = 512  # number of inducing points from which the effective dimension is estimated
 
 
 class Preconditioner:
@@ -236,6 +238,25 @@ class Preconditioner:
         The estimate is for sums over rows of K (:meth:`sample_sums`), and was never too small in trials.
         """
         return NOISE * float(np.finfo(np.float64).eps) * self.rank * self.size * self.condition
+
+    def dimension(self, penalty: float) -> float:
+        """Estimate the effective dimension d = tr(K (K + penalty m I)^-1) of the m inducing points' kernel matrix K.
+
+        d is computed for K among PROBED points and among half of them. It is then assumed to grow with the number of
+        points by the same power of this number.
+        """
+        q = min(self.rank, PROBED)
+        if q < 2:
+            return float(q)
+        T = np.triu(self._factors[:q, :q])
+        np.fill_diagonal(T, self._diagonal_T[:q])
+        with one_thread():
+            found = []
+            for size in (q // 2, q):
+                values = np.maximum(np.linalg.eigvalsh(T[:size, :size].T @ T[:size, :size]) / size, 0.0)
+                found.append(float((values / (values + penalty)).sum()))
+        power = np.log(found[1] / found[0]) / np.log(q / (q // 2)) if found[0] else 1.0
+        return float(min(self.rank, found[1] * (self.rank / q) ** power))
 
     def weigh(self, D: Vector, penalty: float) -> None:
         """Compute the Cholesky factor A of A'A = B' D B + (penalty + shift) I, where B = K(S, C) T^-1.
@@ -419,7 +440,15 @@ def _blocks(m: int) -> Iterator[tuple[slice, slice]]:
 
 
 def sampled(
-    n: int, m: int, k: int, value_cost: float, tol: float, quadratic: bool = True, tasks: int = 1, noise: float = np.inf
+    n: int,
+    m: int,
+    k: int,
+    value_cost: float,
+    tol: float,
+    quadratic: bool = True,
+    tasks: int = 1,
+    noise: float = np.inf,
+    dimension: float = np.inf,
 ) -> tuple[int, bool]:
     """Return how many of n rows the preconditioner samples, for m inducing points and k outputs.
 
@@ -432,6 +461,7 @@ def sampled(
     tasks: number of tasks that share the sample. A task is a loss with targets, weights and a penalty.
     noise: rounding error of sums over rows of K, relative to the penalty. Conjugate gradients take sqrt(1 + 2 * noise)
         times as many steps with these sums.
+    dimension: effective dimension of the inducing points' kernel matrix, at most m (:meth:`Preconditioner.dimension`).
     """
     value = value_cost + OUTPUT * k
     solves, makes = (tasks, tasks) if quadratic else (SOLVES * tasks, MAKES * tasks)
@@ -439,10 +469,10 @@ def sampled(
     def cost(choice: tuple[int, bool]) -> float:
         c, by_sums = choice
         s = min(c * m, n)
+        root = np.sqrt(s / min(m, SPREAD * dimension))
+        steps = RESTART_FACTOR * (root + 1) / max(root - 1, 1e-9) * np.log(2 / tol) / 2 if c * m < n else 2.0
         if c == 1:
-            return HOST * m**2 / 3 * makes + FEW_SAMPLE_STEPS * n * value * solves
-        root = np.sqrt(c)
-        steps = RESTART_FACTOR * (root + 1) / (root - 1) * np.log(2 / tol) / 2 if c * m < n else 2.0
+            return HOST * m**2 / 3 * makes + min(steps, FEW_SAMPLE_STEPS) * n * value * solves
         if by_sums:
             made, steps = makes * (s * m / 2 + m**2), steps * np.sqrt(1 + 2 * noise)
         else:
