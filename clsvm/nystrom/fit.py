@@ -29,7 +29,7 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import check_range, measures, outside
 from clsvm.kernels import Extent, Kernel
 from clsvm.nystrom.newton import Callback, Newton, Result
-from clsvm.nystrom.preconditioner import SMALL_WORK, Preconditioner, sampled
+from clsvm.nystrom.preconditioner import Preconditioner, sampled
 from clsvm.nystrom.rows import InducingPoints, RowBlock, RowOperator, Task, Vector, blocks
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
@@ -199,10 +199,8 @@ class Rows(ABC):
         """
         preconditioner, n = self.preconditioner, sum(self.blocks.sizes)
         self.sample = self._centers.indices
-        noise = np.inf if preconditioner.prefers_b(penalty) else preconditioner.noise / penalty
-        m = preconditioner.rank
-        dimension = preconditioner.dimension(penalty) if n * m**2 > SMALL_WORK else m
-        s, sums = sampled(n, m, self.k, self.cost, tol, quadratic, tasks, noise, dimension)
+        spectrum = preconditioner.spectrum(penalty, n)
+        s, sums = sampled(n, preconditioner.rank, self.k, self.cost, tol, quadratic, tasks, spectrum)
         if s > preconditioner.m:
             drawn = self.sample = np.sort(random.choice(n, s, replace=False)) if s < n else np.arange(n)
             if sums:

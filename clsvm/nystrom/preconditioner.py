@@ -4,11 +4,12 @@ C are the m inducing points of the model, and alpha their coefficients. S are s 
 is the kernel function, and ' transposes a matrix. The factors are upper triangular matrices (m, m) with
 
     T'T = K(C, C) + jitter I
-    A'A = B' D B + penalty I
+    A'A = B' D B + (penalty + shift) I
 
     B       K(S, C) T^-1, (s, m)
     D       diagonal matrix of weights (s,) of the sampled rows
     jitter  small number that outweighs rounding errors of K(C, C)
+    shift   0, or with sums in place of B (see below) a number that outweighs rounding errors of B' D B
 
 T is computed once. A is computed again if the penalty or the weights change. With u = T alpha and b = A u,
 alpha' K(C, C) alpha is |u|^2, and the Hessian of the objective with respect to b is near I.
@@ -18,10 +19,13 @@ makes A. LAPACK computes the factors if the device is a CPU or lacks float64. El
 on the device.
 
 Sampled rows. Falkon samples only the inducing points, s = m (Rudi, Carratino, Rosasco 2017, section 3). B is then T',
-so no further kernel values are needed. m rows are too few if the effective dimension is near m: conjugate gradients
-then take hundreds of steps. With s = c m rows, the condition number of the Hessian with respect to b is about
-((sqrt c + 1) / (sqrt c - 1))^2 for every penalty (Marchenko and Pastur 1967). This is 9 for c = 4. :func:`sampled`
-chooses c.
+so no further kernel values are needed. m rows are too few if the effective dimension d of K(C, C) is near m: conjugate
+gradients then take hundreds of steps. With s = c d rows, the condition number of the Hessian with respect to b is about
+((sqrt c + 1) / (sqrt c - 1))^2 (Marchenko and Pastur 1967). This is 9 for c = 4. :func:`sampled` chooses s.
+
+Sums in place of B. B' D B is also T^-T G T^-1, with the sum G = K(S, C)' D K(S, C). For large s, this takes half of the
+multiply-adds. Its rounding errors grow with the condition number of K(C, C).
+:meth:`Preconditioner.sample_sums` chooses this way.
 
 Singular K(C, C). The matrix is singular up to rounding if, for example, inducing points are equal. Some directions of T
 would then consist of rounding errors. Therefore a Cholesky factorisation with pivots selects r points whose rows of
@@ -36,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +77,21 @@ MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 NOISE = 1 / 25
 SPREAD = 1.25  # as many more rows than by the effective dimension are needed, since some rows have large leverage
 PROBED = 512  # number of inducing points from which the effective dimension is estimated
+
+
+class Spectrum(NamedTuple):
+    """Hold two estimates for the kernel matrix K (m, m) of m inducing points and a penalty.
+
+    Attributes
+    ----------
+    noise
+        rounding error of A'A, divided by the penalty, if the preconditioner is made from sums over rows of K.
+    dimension
+        effective dimension tr(K (K + penalty m I)^-1). Infinity stands for m.
+    """
+
+    noise: float = np.inf
+    dimension: float = np.inf
 
 
 class Preconditioner:
@@ -223,14 +242,6 @@ class Preconditioner:
     def _single(self, penalty: float) -> bool:
         return penalty >= MIN_PENALTY * self.size and self.condition <= MAX_CONDITION
 
-    def prefers_b(self, penalty: float) -> bool:
-        """Return whether B = K T^-1 is better than sums over rows of K, for every number of rows.
-
-        B in float32 is as fast as the sums. If points were left out, K is so ill-conditioned that rounding errors of
-        the sums can exceed :attr:`noise`.
-        """
-        return self._single(penalty) or self.pivots is not None
-
     @property
     def noise(self) -> float:
         """Return an estimate of how much rounding changes A'A in the spectral norm, for weights with the sum 1.
@@ -239,15 +250,20 @@ class Preconditioner:
         """
         return NOISE * float(np.finfo(np.float64).eps) * self.rank * self.size * self.condition
 
-    def dimension(self, penalty: float) -> float:
-        """Estimate the effective dimension d = tr(K (K + penalty m I)^-1) of the m inducing points' kernel matrix K.
+    def spectrum(self, penalty: float, n: int) -> Spectrum:
+        """Return estimates for K and a penalty, from which :func:`sampled` chooses among n rows.
 
-        d is computed for K among PROBED points and among half of them. It is then assumed to grow with the number of
-        points by the same power of this number.
+        ``noise`` is infinity if B is better than sums for every number of rows. B is better if it can be in float32,
+        because it then is as fast as sums. It is also better if points were left out, because K is then so
+        ill-conditioned that rounding errors of sums can exceed :attr:`noise`.
+
+        ``dimension`` is computed for K among PROBED points and among half of them. It is then assumed to grow with the
+        number of points by the same power of this number. For little work with all n rows, it is not computed.
         """
+        noise = np.inf if self._single(penalty) or self.pivots is not None else self.noise / penalty
         q = min(self.rank, PROBED)
-        if q < 2:
-            return float(q)
+        if q < 2 or n * self.rank**2 < SMALL_WORK:
+            return Spectrum(noise)
         T = np.triu(self._factors[:q, :q])
         np.fill_diagonal(T, self._diagonal_T[:q])
         with one_thread():
@@ -256,7 +272,7 @@ class Preconditioner:
                 values = np.maximum(np.linalg.eigvalsh(T[:size, :size].T @ T[:size, :size]) / size, 0.0)
                 found.append(float((values / (values + penalty)).sum()))
         power = np.log(found[1] / found[0]) / np.log(q / (q // 2)) if found[0] else 1.0
-        return float(min(self.rank, found[1] * (self.rank / q) ** power))
+        return Spectrum(noise, float(found[1] * (self.rank / q) ** power))
 
     def weigh(self, D: Vector, penalty: float) -> None:
         """Compute the Cholesky factor A of A'A = B' D B + (penalty + shift) I, where B = K(S, C) T^-1.
@@ -447,8 +463,7 @@ def sampled(
     tol: float,
     quadratic: bool = True,
     tasks: int = 1,
-    noise: float = np.inf,
-    dimension: float = np.inf,
+    spectrum: Spectrum | None = None,
 ) -> tuple[int, bool]:
     """Return how many of n rows the preconditioner samples, for m inducing points and k outputs.
 
@@ -459,10 +474,10 @@ def sampled(
     tol: residual at which a solve ends.
     quadratic: whether the loss is quadratic. If so, a task needs one linear solve.
     tasks: number of tasks that share the sample. A task is a loss with targets, weights and a penalty.
-    noise: rounding error of sums over rows of K, relative to the penalty. Conjugate gradients take sqrt(1 + 2 * noise)
-        times as many steps with these sums.
-    dimension: effective dimension of the inducing points' kernel matrix, at most m (:meth:`Preconditioner.dimension`).
+    spectrum: estimates for the inducing points' kernel matrix. With sums, conjugate gradients take
+        sqrt(1 + 2 * spectrum.noise) times as many steps. Without it, no sums are chosen.
     """
+    noise, dimension = spectrum or Spectrum()
     value = value_cost + OUTPUT * k
     solves, makes = (tasks, tasks) if quadratic else (SOLVES * tasks, MAKES * tasks)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import linalg
 
-from clsvm.nystrom.preconditioner import Preconditioner, sampled
+from clsvm.nystrom.preconditioner import Preconditioner, Spectrum, sampled
 from clsvm.threads import one_thread
 
 
@@ -71,9 +71,9 @@ def test_how_many_rows_are_sampled() -> None:
     (cheap, _), (dear, _) = sampled(10**5, 1000, 1, 5, 1e-5), sampled(10**5, 1000, 10, 800, 1e-5)
     assert 1000 < cheap < dear <= 10**5
     assert sampled(10**6, 30000, 1, 5, 1e-5)[0] >= 30000
-    assert sampled(9000, 1000, 1, 50, 1e-5, noise=0.1) == (9000, True)
-    assert not sampled(9000, 1000, 1, 50, 1e-5, noise=1e6)[1]
-    assert not sampled(9000, 1000, 1, 50, 1e-5, quadratic=False, noise=0.1)[1]
+    assert sampled(9000, 1000, 1, 50, 1e-5, spectrum=Spectrum(0.1)) == (9000, True)
+    assert not sampled(9000, 1000, 1, 50, 1e-5, spectrum=Spectrum(1e6))[1]
+    assert not sampled(9000, 1000, 1, 50, 1e-5, quadratic=False, spectrum=Spectrum(0.1))[1]
 
 
 @pytest.mark.parametrize("m", [60, 1500])
