@@ -106,11 +106,7 @@ def test_wrong_command_lines(command: Command, tmp_path: Path, words: str) -> No
 
 @pytest.mark.parametrize("words", FAILURES)
 def test_failures(command: Command, tmp_path: Path, words: str) -> None:
-    for file, text in {
-        "good": "1 1:1\n-1 1:-1\n",
-        "bad": "1 1:1\n-1 1:x\n",
-        "one": "1 1:1\n1 1:2\n",
-    }.items():
+    for file, text in {"good": "1 1:1\n-1 1:-1\n", "bad": "1 1:1\n-1 1:x\n", "one": "1 1:1\n1 1:2\n"}.items():
         (tmp_path / file).write_text(text)
     (tmp_path / "cut.xz").write_bytes(lzma.compress(b"1 1:1\n-1 1:2\n" * 1000)[:-20])
     (tmp_path / "cut").write_bytes(b"PK\x03\x04 and nothing more")

@@ -226,9 +226,6 @@ def test_who_is_faster_does_more() -> None:
     assert sum(worker == "fast" for worker, _ in done) >= 18
 
 
-# Devices with memory of their own
-
-
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that does not share the host's memory, and members of which none is small."""

@@ -308,9 +308,6 @@ def test_work_items_have_enough_to_do() -> None:
         assert lanes.DENSE.size(stream, {}, of_panel, groups, cells) == groups
 
 
-# Products that are summed at once
-
-
 @contextmanager
 def sums(
     device: str, X: Any, centres: Any, kernel: kernels.Kernel, kind: str, dtype: str, k: int, **options: Any

@@ -65,9 +65,6 @@ every_shape = pytest.mark.parametrize("shape", SHAPES)
 every_dtype = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 
-# Values on the devices
-
-
 def kernel_of(text: str) -> Kernel:
     """The kernel function, with those of NUMBERS that it names."""
     return Kernel(text, **{name: value for name, value in NUMBERS.items() if re.search(rf"\b{name}\b", text)})
@@ -251,9 +248,6 @@ def test_a_lane_leaves_its_neighbours_alone(device: str, shape: str, dtype: str)
             with np.errstate(all="ignore"):
                 expected = np.delete(kernel.spec.expression.evaluate(wide), lanes)
             assert_allclose(np.delete(got, lanes), expected, rtol=tolerance, atol=tolerance, err_msg=f"{kernel} {odd}")
-
-
-# What a tree is and what it becomes, without a device
 
 
 PYTHON = {name: np.vectorize(math.erf) if name == "erf" else getattr(np, name) for name in FUNCTIONS}

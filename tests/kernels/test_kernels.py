@@ -44,9 +44,6 @@ def built_in(name: str) -> Kernel:
     return make(name, **{p.name: NUMBERS[p.name] for p in BUILTIN[name].parameters})
 
 
-# On the devices
-
-
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-12)])
 @pytest.mark.parametrize("shape", ["cpu", "gpu"])
 @pytest.mark.parametrize("name", list(BUILTIN))
@@ -101,9 +98,6 @@ def test_rows_among_themselves_have_the_bits_of_any_others(name: str) -> None:
         Z = SCALED[:n]
         assert_array_equal(kernel(Z), kernel(Z, Z.copy()))
         assert kernel(Z).shape == (n, n)
-
-
-# Values
 
 
 KERNELS = [
@@ -166,9 +160,6 @@ def test_differences_that_count() -> None:
     assert Kernel(RBF, gamma=1) != make("rbf")
     assert Kernel.elementwise("x * y", nonnegative=True) != Kernel.elementwise("x * y")
     assert make("rbf") != "rbf"
-
-
-# Hostile names, numbers and records
 
 
 FOREIGN = """gamma; __class__ __ a__b _a lambda None if 1a a.b } // é gаmma ｇamma
@@ -288,9 +279,6 @@ def test_records_with_changes_are_refused(record: Any, change: dict[str, Any], m
         Kernel.from_record(record)
 
 
-# Composition
-
-
 LINEAR, POLY = make("linear"), make("poly", coef0=1, degree=2)
 RBF1, RBF2 = make("rbf", gamma=0.2), make("rbf", gamma=0.9)
 L1 = Kernel.elementwise("abs(x - y)", "exp(-gamma * s)", gamma=0.4)
@@ -361,9 +349,6 @@ def test_composed_kernels_keep_what_their_parts_refuse() -> None:
             kernel(X)
 
 
-# scikit-learn's ways
-
-
 def test_kernels_in_estimators() -> None:
     model = SVC(kernel=Kernel(RBF, gamma=0.3), C=2.0)
     assert model.get_params()["kernel__gamma"] == 0.3
@@ -394,9 +379,6 @@ def test_refused_kernel_parameters_of_an_estimator() -> None:
     for kernel in (Kernel, BUILTIN["rbf"]):
         with pytest.raises(TypeError, match=r"kernel must be a name .*, a Kernel or a function"):
             SVC(kernel=kernel).fit(X, SIGNS)
-
-
-# What is checked of data
 
 
 @pytest.mark.parametrize(
@@ -467,9 +449,6 @@ def test_values_that_are_no_numbers_are_refused_in_fit(device: str, text: str, C
     words = "is nan for some rows|is not finite for some pairs|is too large for float32: scale X"
     with pytest.raises(ValueError, match=words):
         SVC(kernel=Kernel(text), C=C, device=device).fit(Z, np.arange(120) % classes)
-
-
-# Errors of inner values
 
 
 EPS = {dtype: float(np.finfo(dtype).eps) for dtype in ("float32", "float64")}

@@ -149,9 +149,6 @@ def test_what_was_found_is_what_has_the_lowest_dual() -> None:
     assert levels[1] < 0 == levels[0]
 
 
-# What the certificate evaluates in float64, and what it leaves
-
-
 N, WITHIN = 40, 1e-3
 
 

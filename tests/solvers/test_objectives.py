@@ -160,9 +160,6 @@ def test_sub_groups_take_the_same_steps(
     np.testing.assert_array_equal(found.dual_coef_, expected.dual_coef_)
 
 
-# The choice of a working set
-
-
 Rows = NDArray[np.float64]
 BIN = 2.0**-7  # counting tells violations apart by this, relatively
 

@@ -301,9 +301,6 @@ def test_corners() -> None:
     assert everything.decision_function(X).max() == pytest.approx(0, abs=1e-5 * 150)
 
 
-# nu-SVC and nu-SVR
-
-
 def regression(n: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
