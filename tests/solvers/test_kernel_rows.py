@@ -95,6 +95,17 @@ def test_prefetched_rows_have_their_bits(device: str, profile: str, kind: str, d
     np.testing.assert_array_equal(kept(one), kept(one).T)
 
 
+def test_blocks_of_changed_rows(stream: Stream) -> None:
+    """Gradients after steps that change other numbers of rows than whole blocks, of a layout that copies blocks."""
+    X, y = rows_of(400)
+    one = solver(stream, X, y, "csr", W=256)
+    for _ in range(2):
+        one._step()
+        assert stream.read(one.rows.misses.count, np.int32, 1)[0] % one.panel.width
+        problem, b, f = one._now()
+        np.testing.assert_allclose(f[0], all_rows(one).astype(float) @ b[0] + problem.q[0], atol=1e-5)
+
+
 @vectors
 def test_prefetching_ends_where_time_or_room_does(
     profile: str, monkeypatch: pytest.MonkeyPatch, stream: Stream
