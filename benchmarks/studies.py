@@ -418,11 +418,14 @@ def _products(part: Added, problem: AblationProblem, stack: ExitStack) -> tuple[
 
 def _sampled(cross: Cross, P: Preconditioner, problem: AblationProblem) -> NDArray[np.intp] | None:
     """Return the rows of the preconditioner, as many as a fit would draw."""
-    s = sampled(cross.n, cross.m, 1, cross.cost, TOL)
+    s, sums = sampled(cross.n, cross.m, 1, cross.cost, TOL, spectrum=P.spectrum(problem.penalty, cross.n))
     if s <= cross.m:
         return problem.places
     sample = np.sort(np.random.default_rng(1).permutation(cross.n)[:s])
-    P.sample(cross.values(sample), problem.penalty)
+    if sums:
+        P.sample_sums(lambda some: cross.values(sample[some]))
+    else:
+        P.sample(cross.values(sample), problem.penalty)
     return sample
 
 

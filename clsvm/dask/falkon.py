@@ -71,6 +71,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
     encoding: Encoding
     task: Task
     with_targets = True
+    reads_again = False  # each read is a request to all chunks
 
     def survey(self, kernel: Kernel, options: nystrom.Options) -> nystrom.Survey:
         plan, finest, device = self.planned(kernel, options)

@@ -38,6 +38,7 @@ from clsvm.errors import naming
 from clsvm.gram import layouts, programs
 from clsvm.gram.blocks import Streamed
 from clsvm.gram.exact import COPIES
+from clsvm.gram.layouts.lanes import LaneRows
 from clsvm.gram.layouts.record import Panel, Plan, Rows
 from clsvm.gram.precision import check_range, measures, outside
 from clsvm.gram.products import Gram, Store
@@ -328,7 +329,7 @@ class OnePass:
 _DTYPES = [np.float64, np.float32]
 SHARE = 0.7  # largest share of the free memory for the rows X or for a stored K; products need little other memory
 # USED: a CPU's cost of adding a value of K to weighted sums. The unit is one multiply-add in a product of dense rows.
-# DOUBLE: on a CPU, a value of K costs DOUBLE times as much in float64 as in float32.
+# DOUBLE: on a CPU, computing a value of K takes DOUBLE times as long in float64 as in float32.
 # IN_ORDER: cost of reading rows of K in order, divided by the cost of reading scattered rows (cache_cost of a profile).
 USED, DOUBLE, IN_ORDER = 20.0, 2.4, 0.7
 PROBE = 4096  # largest number of rows from which the cost of a value of K is estimated
@@ -496,10 +497,12 @@ class Cross:
         self._tile = min(usual_tile_bytes(stream, values), left // 8)
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, sums_bytes)
         with stream.scratch():
-            self.cost = passing.lay_out(stream, slice(0, min(passing.step, PROBE))).cost
+            laid = passing.lay_out(stream, slice(0, min(passing.step, PROBE)))
+            self.cost = laid.cost
         reading = IN_ORDER * stream.profile.cache_cost * itemsize / 4
         if stream.profile.style == "simd":
-            self.cost = (self.cost + stream.profile.value_cost) * (DOUBLE if itemsize == 8 else 1.0) + USED
+            function = stream.profile.value_cost if isinstance(laid, LaneRows) else 0.0  # CSR rows include it
+            self.cost = (self.cost + function) * (DOUBLE if itemsize == 8 else 1.0) + USED
         stored, resident = self.n * (values + sums_bytes) + passing.step * row, self.n * (row + sums_bytes)
         if keep and self.cost > reading and stored <= SHARE * left:
             self.way, self.cost = "stored", reading
@@ -526,7 +529,7 @@ class Cross:
         """Return K(X[rows], C) as a host array, for row numbers ``rows`` and the inducing points C."""
         some = min(MAX_COPY, self._tile) // (self._panel.capacity * 8)
         step = max(1, min(self._streamed.step, some))
-        if len(rows) <= step:
+        if 0 < len(rows) <= step:
             return self._values(rows)
         K = np.empty((len(rows), self.m), self.dtype)
         for first in range(0, len(rows), step):

@@ -110,6 +110,8 @@ class Rows(ABC):
         whether the devices have a dtype that is more precise than the dtype of products with K(X, C).
     with_targets
         whether the blocks get their targets and weights when they are built. If not, :meth:`solve` sends them.
+    reads_again
+        whether the preconditioner may read kernel values in each call of its method ``weigh``, many rows at a time.
     """
 
     surveyed: Survey
@@ -120,6 +122,7 @@ class Rows(ABC):
     layout: str
     sample: NDArray[np.intp] | None
     with_targets = False
+    reads_again = True
 
     @abstractmethod
     def survey(self, kernel: Kernel, options: Options) -> Survey:
@@ -200,6 +203,8 @@ class Rows(ABC):
         preconditioner, n = self.preconditioner, sum(self.blocks.sizes)
         self.sample = self._centers.indices
         spectrum = preconditioner.spectrum(penalty, n)
+        if not self.reads_again:
+            spectrum = spectrum._replace(noise=np.inf)
         s, sums = sampled(n, preconditioner.rank, self.k, self.cost, tol, quadratic, tasks, spectrum)
         if s > preconditioner.m:
             drawn = self.sample = np.sort(random.choice(n, s, replace=False)) if s < n else np.arange(n)

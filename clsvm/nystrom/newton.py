@@ -277,9 +277,9 @@ class Newton:
             Hessian     = penalty * I + sum of D b b' over all rows
             A'A         = (penalty + shift) * I + scale * sum of mean(D) b b' over the sample
 
-        ``shift`` outweighs rounding errors of A'A. Since D >= least * mean(D) in the sample, the Hessian is at least
-        min(1, least / scale) / (1 + 2 * shift / penalty) A'A. c is half of this factor, because A has rounding errors.
-        If the loss couples the outputs, the bound holds only for coefficients of mean 0 over the outputs.
+        ``shift`` is an estimate of the rounding errors of A'A. Since D >= least * mean(D) in the sample, the Hessian is
+        at least min(1, least / scale) / (1 + 2 * shift / penalty) A'A. c is half of this factor, because A has rounding
+        errors. If the loss couples the outputs, the bound holds only for coefficients of mean 0 over the outputs.
         """
         total, at, least = self.rows.weigh()
         at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # inducing points that are not rows

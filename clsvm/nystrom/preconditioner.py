@@ -75,6 +75,7 @@ MAX_B_BYTES = 1 << 30  # limit of the bytes of the preconditioner's matrix B, wh
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 # With the condition number c of T'T, rounding changes T^-T G T^-1 by less than NOISE * eps * m * c * (mean diagonal).
 NOISE = 1 / 25
+MOST_SHIFT = 1e6  # largest number added to the penalty in A'A, divided by the penalty
 SPREAD = 1.25  # as many more rows than by the effective dimension are needed, since some rows have large leverage
 PROBED = 512  # number of inducing points from which the effective dimension is estimated
 
@@ -246,7 +247,8 @@ class Preconditioner:
     def noise(self) -> float:
         """Return an estimate of how much rounding changes A'A in the spectral norm, for weights with the sum 1.
 
-        The estimate is for sums over rows of K (:meth:`sample_sums`), and was never too small in trials.
+        The estimate is for sums over rows of K (:meth:`sample_sums`), and was never too small in trials. If it is, and
+        A'A is not positive definite, :meth:`weigh` adds more to the penalty.
         """
         return NOISE * float(np.finfo(np.float64).eps) * self.rank * self.size * self.condition
 
@@ -257,22 +259,24 @@ class Preconditioner:
         because it then is as fast as sums. It is also better if points were left out, because K is then so
         ill-conditioned that rounding errors of sums can exceed :attr:`noise`.
 
-        ``dimension`` is computed for K among PROBED points and among half of them. It is then assumed to grow with the
-        number of points by the same power of this number. For little work with all n rows, it is not computed.
+        ``dimension`` is computed for K among PROBED points, evenly spaced, and among half of them. It is then assumed
+        to grow with the number of points by the same power of this number. For little work with all n rows, it is not
+        computed.
         """
         noise = np.inf if self._single(penalty) or self.pivots is not None else self.noise / penalty
         q = min(self.rank, PROBED)
         if q < 2 or n * self.rank**2 < SMALL_WORK:
             return Spectrum(noise)
-        T = np.triu(self._factors[:q, :q])
-        np.fill_diagonal(T, self._diagonal_T[:q])
+        some = np.linspace(0, self.rank - 1, q).astype(int)  # rows of X can be sorted, and points with them
+        np.fill_diagonal(self._factors, self._diagonal_T)
+        T = np.where(np.arange(self.rank)[:, None] <= some, self._factors[:, some], 0.0)
+        found = []
         with one_thread():
-            found = []
-            for size in (q // 2, q):
-                values = np.maximum(np.linalg.eigvalsh(T[:size, :size].T @ T[:size, :size]) / size, 0.0)
-                found.append(float((values / (values + penalty)).sum()))
-        power = np.log(found[1] / found[0]) / np.log(q / (q // 2)) if found[0] else 1.0
-        return Spectrum(noise, float(found[1] * (self.rank / q) ** power))
+            K = T.T @ T
+            for part in (K[::2, ::2], K):
+                values = np.maximum(np.linalg.eigvalsh(part) / len(part), 0.0)
+                found.append(max(1.0, float((values / (values + penalty)).sum())))
+        return Spectrum(noise, found[1] * (self.rank / q) ** np.log2(max(1.0, found[1] / found[0])))
 
     def weigh(self, D: Vector, penalty: float) -> None:
         """Compute the Cholesky factor A of A'A = B' D B + (penalty + shift) I, where B = K(S, C) T^-1.
@@ -283,24 +287,22 @@ class Preconditioner:
         D: weights (s,) of the sampled rows. If the inducing points are the sample, s = m.
         penalty: a positive number.
         """
-        scale = np.sqrt(D)
-        np.fill_diagonal(self._factors, self._diagonal_T)
-        self.shift = 0.0
-        if self._values:
-            self.shift = self.noise * float(D.sum())
-            factors = self._gram_of_sums(self._values, scale)
-        else:
-            with _threads(len(D) * self.rank**2):
-                factors = self._gram_of_points(scale) if self._B is None else self._gram_of_rows(self._B, scale)
-        with _threads(self.rank**3 / 3):
-            np.fill_diagonal(factors, factors.diagonal() + (penalty + self.shift))
-            positive = self._factor(factors, lower=True)
-        if self._values and not positive:  # rounding errors exceed ``noise``, so B is needed
-            self.sample(self._values(slice(0, len(D))), penalty)
-            self.weigh(D, penalty)
-            return
-        if not positive:
-            raise ValueError(f"penalty={penalty:g} is too small for float64 with these {self.m} inducing points")
+        scale, values = np.sqrt(D), self._values
+        self.shift = self.noise * float(D.sum()) if values else 0.0
+        while True:
+            np.fill_diagonal(self._factors, self._diagonal_T)
+            if values:
+                factors = self._gram_of_sums(values, scale)
+            else:
+                with _threads(len(D) * self.rank**2):
+                    factors = self._gram_of_points(scale) if self._B is None else self._gram_of_rows(self._B, scale)
+            with _threads(self.rank**3 / 3):
+                np.fill_diagonal(factors, factors.diagonal() + (penalty + self.shift))
+                if self._factor(factors, lower=True):
+                    break
+            if not values or self.shift > MOST_SHIFT * penalty:
+                raise ValueError(f"penalty={penalty:g} is too small for float64 with these {self.m} inducing points")
+            self.shift = max(GROWTH * self.shift, penalty)  # rounding errors of the sums exceed ``noise``
         self._factors, self._diagonal_A = factors, factors.diagonal().copy()
 
     def _gram_of_sums(self, values: Values, scale: Vector) -> Vector:
@@ -316,7 +318,6 @@ class Preconditioner:
         for first in range(0, len(scale), _SUMMED):
             some = slice(first, first + _SUMMED)
             K = values(some)
-            K = K if self.pivots is None else K[:, self.pivots]
             with _threads(K.size * self.rank):
                 G = blas.dsyrk(1.0, K * scale[some, None], beta=1.0, c=G, trans=1, overwrite_c=1)
         if not np.isfinite(G.diagonal()).all():
@@ -483,16 +484,16 @@ def sampled(
 
     def cost(choice: tuple[int, bool]) -> float:
         c, by_sums = choice
+        if c == 1:
+            return HOST * m**2 / 3 * makes + FEW_SAMPLE_STEPS * n * value * solves
         s = min(c * m, n)
         root = np.sqrt(s / min(m, SPREAD * dimension))
-        steps = RESTART_FACTOR * (root + 1) / max(root - 1, 1e-9) * np.log(2 / tol) / 2 if c * m < n else 2.0
-        if c == 1:
-            return HOST * m**2 / 3 * makes + min(steps, FEW_SAMPLE_STEPS) * n * value * solves
+        steps = RESTART_FACTOR * (root + 1) / (root - 1) * np.log(2 / tol) / 2 if c * m < n else 2.0
         if by_sums:
-            made, steps = makes * (s * m / 2 + m**2), steps * np.sqrt(1 + 2 * noise)
+            made, steps = makes * (HOST * (s * m / 2 + m**2) + s * value_cost), steps * np.sqrt(1 + 2 * noise)
         else:
-            made = s * m * (1 + makes) / 2
-        return float(HOST * made + steps * n * value * solves)
+            made = HOST * s * m * (1 + makes) / 2 + s * value_cost
+        return float(made + steps * n * value * solves)
 
     ways = (False, True) if np.isfinite(noise) and quadratic else (False,)
     best, by_sums = min(((c, way) for c in RATIOS for way in ways), key=cost)

@@ -100,9 +100,9 @@ def _copies(stream: Stream, dtype: str, name: str) -> tuple[DeviceKernel, bool]:
 
 
 def carry(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
-    """Return a function that copies the lower right quarter of a matrix Q (W, W) to its upper left quarter.
+    """Return a function that copies Q[half : 2 * half, half : 2 * half] to Q[:half, :half] for a matrix Q (W, W).
 
-    The arguments of the function are W, W / 2 and Q. W / 2 is a multiple of SQUARE.
+    The arguments of the function are W, ``half`` and Q. ``half`` is a multiple of SQUARE.
     """
     kernel, simd = _copies(stream, dtype, "carry")
     if simd:
