@@ -21,7 +21,6 @@ from clsvm.gram.layouts.record import WHOLE, Panel
 from clsvm.gram.products import Operator, Update
 from clsvm.gram.programs import RowSource
 from clsvm.opencl import sources
-from clsvm.opencl.contexts import Kernel as DeviceKernel
 from clsvm.opencl.contexts import local
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
@@ -93,10 +92,13 @@ def respond(profile: Profile, dtype: str) -> Variant:
 SQUARE = 16  # carry.cl copies blocks of SQUARE x SQUARE values; must equal SIDE in carry.cl
 
 
-def _copies(stream: Stream, dtype: str, name: str) -> tuple[DeviceKernel, bool]:
-    """Return the OpenCL kernel ``name`` of carry.cl, and whether it is in SIMD style."""
-    made = Variant(f"carry {dtype}", sources.cl("solvers/carry"), tuple(record.options(stream.profile, dtype)), "carry")
-    return stream.variant(made, name), stream.profile.style == "simd"
+def copies(profile: Profile, dtype: str) -> Variant:
+    """Return the program with two OpenCL kernels that copy values within Q, the kernel matrix among a working set.
+
+    ``carry`` moves the values among rows that stay from the last working set. ``mirror`` copies half of Q to the other
+    half by symmetry.
+    """
+    return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*record.options(profile, dtype),), "carry")
 
 
 def carry(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
@@ -104,8 +106,8 @@ def carry(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
 
     The arguments of the function are W, ``half`` and Q. ``half`` is a multiple of SQUARE.
     """
-    kernel, simd = _copies(stream, dtype, "carry")
-    if simd:
+    kernel = stream.variant(copies(stream.profile, dtype), "carry")
+    if stream.profile.style == "simd":
         return lambda W, half, Q: kernel((1, half // SQUARE), None, W, half, Q)
     return lambda W, half, Q: kernel((half, half), (SQUARE, SQUARE), W, half, Q)
 
@@ -115,8 +117,8 @@ def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
 
     The arguments of the function are W, ``reused`` and Q. The square Q[:reused, :reused] is complete already.
     """
-    kernel, simd = _copies(stream, dtype, "mirror")
-    side, square = (SQUARE, None) if simd else (1, (SQUARE, SQUARE))
+    kernel = stream.variant(copies(stream.profile, dtype), "mirror")
+    side, square = (SQUARE, None) if stream.profile.style == "simd" else (1, (SQUARE, SQUARE))
     return lambda W, reused, Q: kernel((W // side, (W - reused) // side), square, W, reused, Q)
 
 

@@ -215,7 +215,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: NUMBERED.set_params(delta=1), ValueError, "has no parameter delta .it has gamma, c"),
     (lambda: NUMBERED.set_params(gamma="scale"), TypeError, "gamma must be a number, got 'scale'"),
     (lambda: NUMBERED.set_params(n=2.5), TypeError, r"n must be an integer, got 2\.5"),
-    (lambda: NUMBERED.set_params(c=0), ValueError, "with gamma=1, c=0, n=2 a number .* is inf"),
+    (lambda: NUMBERED.set_params(c=0), ValueError, "for gamma=1, c=0, n=2, a constant .* is inf"),
     (lambda: make("poly").set_params(gamma=0), ValueError, "gamma must be finite and > 0"),
     (lambda: make("poly", degree=2.0), TypeError, r"degree must be an integer, got 2\.0"),
     (lambda: make("poly", degree=10**5000), ValueError, "degree must be finite"),
