@@ -324,9 +324,7 @@ class Preconditioner:
             raise _out_of_range(K.dtype)
         with _threads(self.rank**3):
             G, _ = lapack.dsygst(G, factors, overwrite_a=1)
-        for done, following in _blocks(self.rank):
-            factors[following, done] = G[done, following].T
-            factors[done, done] = np.triu(factors[done, done], 1) + np.triu(G[done, done]).T
+        self._set_lower(G.T)
         return factors
 
     def _gram_of_points(self, scale: Vector) -> Vector:
@@ -363,10 +361,15 @@ class Preconditioner:
             weighed = B[:, some] * scale[some].astype(B.dtype)
             sums = syrk(1.0, weighed, beta=float(first > 0), c=sums, lower=1, overwrite_c=1)
         if not in_float64:
-            for done, following in _blocks(self.rank):
-                factors[following, done] = sums[following, done]
-                factors[done, done] = np.triu(factors[done, done], 1) + np.tril(sums[done, done])
+            self._set_lower(sums)
         return sums if in_float64 else factors
+
+    def _set_lower(self, G: NDArray[np.floating]) -> None:
+        """Copy the lower triangle of G (r, r), with its diagonal, to the factors' buffer, block by block."""
+        factors = self._factors
+        for done, following in _blocks(self.rank):
+            factors[following, done] = G[following, done]
+            factors[done, done] = np.triu(factors[done, done], 1) + np.tril(G[done, done])
 
     def alpha(self, u: Vector) -> Vector:
         """Return the coefficients alpha (k, m) of k outputs with T alpha = u (k, r).
