@@ -330,8 +330,7 @@ _DTYPES = [np.float64, np.float32]
 SHARE = 0.7  # largest share of the free memory for the rows X or for a stored K; products need little other memory
 # USED: a CPU's cost of adding a value of K to weighted sums. The unit is one multiply-add in a product of dense rows.
 # DOUBLE: on a CPU, computing a value of K takes DOUBLE times as long in float64 as in float32.
-# IN_ORDER: cost of reading rows of K in order, divided by the cost of reading scattered rows (cache_cost of a profile).
-USED, DOUBLE, IN_ORDER = 20.0, 2.4, 0.7
+USED, DOUBLE = 20.0, 2.4
 PROBE = 4096  # largest number of rows from which the cost of a value of K is estimated
 MAX_COPY = 64 << 20  # largest size in bytes of the kernel values that are copied to the host at a time
 
@@ -499,7 +498,7 @@ class Cross:
         with stream.scratch():
             laid = passing.lay_out(stream, slice(0, min(passing.step, PROBE)))
             self.cost = laid.cost
-        reading = IN_ORDER * stream.profile.cache_cost * itemsize / 4
+        reading = stream.profile.stored_cost * itemsize / 4
         if stream.profile.style == "simd":
             function = stream.profile.value_cost if isinstance(laid, LaneRows) else 0.0  # CSR rows include it
             self.cost = (self.cost + function) * (DOUBLE if itemsize == 8 else 1.0) + USED

@@ -109,7 +109,9 @@ class Profile:
     cluster_cost
         cost of finding the cluster of a row. On a GPU this cost is large, because only one work-group does this work.
     cache_cost
-        cost of reading a stored value of K(X, U).
+        cost of reading a value from the cache of rows of K.
+    stored_cost
+        cost of reading a value of a stored K(X, U) and adding it to weighted sums, if all values are read in order.
     outer_cost
         cost of launching an outer iteration's kernels and waiting for them.
     selection_cost
@@ -148,6 +150,7 @@ class Profile:
     value_cost: float = 45.0
     cluster_cost: float = 1e4
     cache_cost: float = 45.0
+    stored_cost: float = 31.0
     outer_cost: float = 6e7
     selection_cost: float = 1000.0
     smo_cost: float = 3e3
@@ -206,6 +209,7 @@ _GPU = Profile(
     value_cost=10.0,
     cluster_cost=2e8,
     cache_cost=8.0,
+    stored_cost=5.6,
     outer_cost=1e9,
     selection_cost=300.0,
     smo_cost=5e7,
@@ -224,6 +228,7 @@ PROFILES = {
         hybrid_cost=0.9,
         hit_cost=23.0,
         value_cost=23.0,
+        cache_cost=23.0,
     ),
     "gpu": _GPU,
     # Costs were measured on an H100. The block size "wide" needs 42 KB of local memory; other GPUs may have only 32 KB.

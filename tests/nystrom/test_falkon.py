@@ -3,6 +3,7 @@
 import json
 import pickle
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from sklearn.kernel_ridge import KernelRidge
 from clsvm import FalkonClassifier, FalkonRegressor, Kernel, LogisticFalkonClassifier, load_model, save_model
 from clsvm.kernels import make
 from clsvm.nystrom import newton
+from clsvm.opencl.profiles import PROFILES
 from clsvm.report import Status
 
 R = np.random.default_rng(7)
@@ -97,7 +99,8 @@ def test_every_way_through_the_rows(device: str, profile: str, monkeypatch: pyte
     monkeypatch.setattr("clsvm.gram.blocks.BLOCK", 1 if way == "streamed" else 1 << 28)
     if way == "streamed":
         monkeypatch.setattr("clsvm.gram.cross.SHARE", 0.0)
-    monkeypatch.setattr("clsvm.gram.cross.IN_ORDER", 0.0 if way == "stored" else np.inf)
+    for name, one in PROFILES.items():
+        monkeypatch.setitem(PROFILES, name, replace(one, stored_cost=0.0 if way == "stored" else np.inf))
     kernel, y = make("rbf", gamma=G), np.stack([Y, F], axis=1)
     expected = kernel(X, X[:50]) @ direct(kernel, X, X[:50], y, np.ones(700), 1e-4)
     for form in (np.asarray, sp.csr_matrix):
