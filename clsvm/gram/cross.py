@@ -525,12 +525,12 @@ class Cross:
         return Sums(gram, self._panel, self.m, self.k, self._tile, keep=self.way == "stored")
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Return K(X[rows], C) as a host array, for row numbers ``rows`` and the inducing points C."""
+        """Return K(X[rows], C) as a host array in Fortran order, for row numbers ``rows`` and the inducing points C."""
         some = min(MAX_COPY, self._tile) // (self._panel.capacity * 8)
         step = max(1, min(self._streamed.step, some))
         if 0 < len(rows) <= step:
             return self._values(rows)
-        K = np.empty((len(rows), self.m), self.dtype)
+        K = np.empty((len(rows), self.m), self.dtype, order="F")
         for first in range(0, len(rows), step):
             K[first : first + step] = self._values(rows[first : first + step])
         return K

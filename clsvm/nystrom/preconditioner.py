@@ -213,7 +213,7 @@ class Preconditioner:
         """Compute B = K T^-1 from the kernel values K (s, m) between s sampled rows and the m inducing points.
 
         T is the triangular factor of the inducing points' kernel matrix, T'T. If ``K`` is None, the inducing points are
-        the sample.
+        the sample. B may overwrite ``K``.
 
         penalty: the smallest penalty of later calls of :meth:`weigh`. B is in float32 if rounding errors of B are small
         relative to this penalty. :meth:`weigh` is then twice as fast.
@@ -223,12 +223,12 @@ class Preconditioner:
         self._B, self.reach, self._values = self._R, self._points_reach, None
         if K is None:
             return
-        K = K if self.pivots is None else K[:, self.pivots]
-        dtype, solve = (np.float32, lapack.strtrs) if self._single(penalty) else (np.float64, lapack.dtrtrs)
+        dtype, solve = (np.float32, blas.strsm) if self._single(penalty) else (np.float64, blas.dtrsm)
+        K = K if self.pivots is None else K.T[self.pivots].T
         np.fill_diagonal(self._factors, self._diagonal_T)
         T = self._factors.astype(dtype, copy=False)
         with _threads(K.size * self.rank):
-            self._B, _ = solve(T, K.T.astype(dtype, copy=False), lower=0, trans=1)  # (m, s)
+            self._B = solve(1.0, T, np.asarray(K, dtype, order="F"), side=1, overwrite_b=1).T
         if not np.isfinite(self._B).all():
             raise _out_of_range(K.dtype)
         self.reach = float(np.sqrt(np.einsum("is,is->s", self._B, self._B).max()))
@@ -359,7 +359,9 @@ class Preconditioner:
         for first in range(0, B.shape[1], _ROWS):
             some = slice(first, first + _ROWS)
             weighed = B[:, some] * scale[some].astype(B.dtype)
-            sums = syrk(1.0, weighed, beta=float(first > 0), c=sums, lower=1, overwrite_c=1)
+            turned = weighed.flags.c_contiguous  # BLAS takes arrays in Fortran order; the transpose is one
+            weighed = weighed.T if turned else weighed
+            sums = syrk(1.0, weighed, beta=float(first > 0), c=sums, trans=turned, lower=1, overwrite_c=1)
         if not in_float64:
             self._set_lower(sums)
         return sums if in_float64 else factors
