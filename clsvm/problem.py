@@ -137,7 +137,7 @@ class Problem:
 
     @property
     def totals(self) -> Vector:
-        """Return the values of the sums of coefficients that the constraint fixes, one for each sum."""
+        """Return the value of each sum of coefficients that the constraint fixes, as an array of one dimension."""
         if self.constraint is Constraint.COUPLED:
             return np.zeros(self.n)
         return np.zeros(0) if self.constraint is Constraint.NONE else self.total.ravel()
@@ -212,8 +212,8 @@ class Problem:
     def snapped(self, b: Vector, lo: Vector, hi: Vector) -> Vector:
         """Return the coefficients ``b`` (problems, n) clipped to this problem's bounds.
 
-        ``b`` was computed with other bounds, ``lo`` and ``hi``. A coefficient equal to one of them becomes equal to
-        this problem's bound in its place.
+        ``b`` was computed with other bounds, ``lo`` and ``hi``. A coefficient equal to its bound in ``lo`` becomes this
+        problem's lower bound, and a coefficient equal to its bound in ``hi`` becomes the upper bound.
 
         lo, hi: bounds with which ``b`` was computed, (problems, n): this problem's bounds rounded to the device's
             dtype, or the bounds of a similar problem.
@@ -263,7 +263,7 @@ class Subproblem:
 
     @property
     def initial(self) -> Vector:
-        """Return the coefficients of the m rows at which a solve starts, (problems, m)."""
+        """Return the coefficients (problems, m) from which a solve over the m rows starts."""
         return self.problem.initial if self.start is None else self.start
 
     def embedded(self, n: int) -> Subproblem:

@@ -129,8 +129,9 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 // out: order      order[c * size + r] is the number of the row that joined cluster c as its r-th row, counted from 0.
 //                 If fewer than ``size`` rows join, the other entries keep their values.
 // out: filled     a bit set for each cluster: the columns in which any of its rows has a nonzero
-// ``unions`` and ``slots`` are scratch memory. A work-group has k slots for open clusters there (macros WORD, COLUMNS,
-// ROWS and NAME).
+// ``unions`` and ``slots`` are scratch memory. They have k >= active places for open clusters of each work-group.
+// ``unions`` has the bit set of columns of each open cluster. ``slots`` has three numbers of each: the number of bits
+// that are 1, the number of rows so far, and the number c of the cluster.
 // Work-items: work-group p fills the clusters p * share .. (p + 1) * share - 1 with the rows walk[p * share * size],
 // walk[p * share * size + 1], ... When a cluster is full, the work-group opens its next cluster. On CPUs a work-group
 // has one work-item.

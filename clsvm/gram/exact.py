@@ -200,7 +200,7 @@ def _in_float64(
     if sp.issparse(X) and sp.issparse(support):
         most = max(int(np.diff(rows.indptr).max(initial=0)) for rows in (X, support))
 
-    def needed(block: int) -> int:  # bytes of a block of K, and of its rows without empty columns
+    def needed(block: int) -> int:  # bytes of a block of K, and of dense copies of its rows and its support vectors
         down, across = min(block, n), min(block, m)
         return 8 * COPIES * (down * across + (down + across) * min(X.shape[1], (down + across) * most))
 

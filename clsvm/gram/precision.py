@@ -194,9 +194,9 @@ class RowPrecision:
     does not depend on other rows.
 
     An Extent holds the largest and smallest norm of a set of rows, and for element-wise kernel functions the largest
-    and smallest entry. Rows are tested in groups. All rows within the Extent of the support vectors form one group. In
-    other rows, a norm or entry above the Extent is rounded up to a power 2^(i / 8) with an integer i. A norm or entry
-    below the Extent is rounded down to a power of this form. Rows with the same rounded numbers form a group.
+    and smallest entry. Rows are tested in groups. All rows within the Extent of the support vectors form one group. For
+    any other row, this Extent is widened to include the row. A maximum that changes is rounded up to a power 2^(i / 8)
+    with an integer i, and a minimum that changes is rounded down. Rows with the same widened Extent form a group.
 
     ``span`` is the Extent of the support vectors. ``weight`` is the sum of the absolute coefficients of a decision
     function, the largest sum if there are several functions. ``d`` is the number of terms in an inner product.
@@ -213,7 +213,10 @@ class RowPrecision:
         self.sufficient = self._holds("float32", span)
 
     def _holds(self, dtype: str, rows: Extent) -> bool:
-        """Return whether ``dtype`` is precise enough for rows within the Extent ``rows`` of norms and entries."""
+        """Return whether ``dtype`` is precise enough for all rows whose norms and entries are in given ranges.
+
+        ``rows`` is an Extent, which holds the largest and smallest norm and entry.
+        """
         if (dtype, rows) not in self._found:
             info, both = np.finfo(dtype), rows.union(self._span)
             eps, (largest, least, *_) = float(info.eps), both
@@ -246,10 +249,10 @@ class RowPrecision:
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
         """Yield groups of the rows whose norm or entries are outside the Extent of the support vectors.
 
-        An Extent holds the largest and smallest norm and entry of a set of rows. A norm or entry above the Extent of
-        the support vectors is rounded up to a power 2^(i / 8) with an integer i. A norm or entry below the Extent is
-        rounded down. Rows with the same rounded numbers form a group. A group is yielded as its Extent and the indices
-        of its rows.
+        An Extent holds the largest and smallest norm and entry of a set of rows. For each row outside, the Extent of
+        the support vectors is widened to include the row. A maximum that changes is rounded up to a power 2^(i / 8)
+        with an integer i, and a minimum that changes is rounded down. Rows with the same widened Extent form a group. A
+        group is yielded as its widened Extent and the indices of its rows.
         """
         sizes, high, low = found
         rows = np.stack([sizes, sizes, high, low][: 4 if len(high) else 2])

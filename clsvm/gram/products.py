@@ -37,7 +37,7 @@ Slots = dict[int, Buffer]
 # Largest cost of a GPU launch, in multiply-adds: 0.2 s on a small GPU. A driver may reset a GPU if a launch takes 2 s.
 MAX_LAUNCH = 1e11
 PASSING = 8 << 20  # largest size in bytes of a temporary store of kernel values, so that a CPU cache holds the store
-# Smallest number of rows of X in a temporary store of K. With fewer, searching an inverted index takes too long.
+# A temporary store of K has values for at least this many rows of X, which share the searches in an inverted index.
 MIN_STORE_ROWS = 4096
 
 
@@ -376,10 +376,10 @@ class Gram(Operator):
     def over_rows(
         self, groups: range, base: int, panel: Panel, count: Buffer, store: Store | None, update: Update | None
     ) -> None:
-        """Compute the product of :meth:`accumulate` only for the rows X in the lane groups ``groups`` (V rows each).
+        """Do what :meth:`accumulate` does, but only for the rows of X in the lane groups ``groups`` (V rows each).
 
-        Column j of the stored K(U, X), and of the sums in ``update``, belongs to row j + base of X. ``base`` is
-        negative if X is a block of a larger set of rows.
+        Row i of X belongs to column i - base of the stored K(U, X) and of the sums in ``update``. If X is a block of a
+        larger set of rows, and begins at row b of the set, ``base`` is -b.
         """
         if update and not store and self._layout.plain:
             self._add_through_store(groups, base, panel, count, update)
@@ -416,7 +416,10 @@ class Gram(Operator):
                 self.over_rows(some, first, panel, count, store, update._replace(c=c))
 
     def slot(self, capacity: int) -> Buffer:
-        """Return an int32 buffer of the numbers 0 .. capacity - 1, as Store.slot if row u of K is stored as row u."""
+        """Return an int32 buffer of the numbers 0 .. capacity - 1.
+
+        With this buffer as ``Store.slot``, row u of a product K(U, X) is stored as row u of the store.
+        """
         if capacity not in self._slots:
             self._slots[capacity] = self.stream.upload(np.arange(capacity, dtype=np.int32))
         return self._slots[capacity]
@@ -454,7 +457,7 @@ class Gram(Operator):
         """Yield the kernel, global size, local size and arguments of each launch of a product.
 
         ``product`` is a key of programs.PRODUCTS. ``over`` has a record for each range of rows of X. On a GPU, a range
-        that would take long is divided among several launches. Column j of the output belongs to row j + base of X.
+        that would take long is divided among several launches. Row i of X belongs to column i - base of the output.
         """
         stream, r, of_panel = self.stream, self.rows, programs.PRODUCTS[product].tile
         simd, sections = stream.profile.style == "simd", max(1, update.sections) if update else 1

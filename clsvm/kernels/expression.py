@@ -356,7 +356,7 @@ class _Reader:
 _COSINES = np.array([1.0, 1 - 1e-6, 0.9, 0.3, 1e-2, 1e-5, -1e-5, -1e-2, -0.3, -0.9, -1.0])
 _POINTS = 6  # rounding errors are estimated at this many values of a variable, from its smallest to its largest value
 _STEPS, _LARGEST = np.linspace(0, 1, _POINTS), float(np.finfo(np.float64).max)
-INVALID = float(np.finfo(np.float32).max)  # the error of a computed inf or nan whose exact value is finite
+INVALID = float(np.finfo(np.float32).max)  # error of a value computed as inf or nan, if its exact value is finite
 
 
 class Extent(NamedTuple):
@@ -462,9 +462,10 @@ def compare(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[
 def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Evaluation:
     """Summarize the three arrays that :func:`compare` returns for an expression.
 
-    ``wide`` has values in a wider type, ``error`` the absolute errors in a dtype, and ``left`` is set where a subtree
-    overflowed or underflowed. Return the largest finite |wide|, the largest error, the largest error where ``left``
-    is set, and whether ``left`` is set anywhere.
+    The expression was evaluated in a dtype, and for comparison in a wider type. ``wide`` holds the values in the wider
+    type, and ``error`` the absolute errors of the values in the dtype. ``left`` is True where a part of the expression
+    overflowed or underflowed in the dtype. Return the largest finite |wide|, the largest error, the largest error where
+    ``left`` is True, and whether ``left`` is True anywhere.
     """
     finite = np.abs(wide[np.isfinite(wide)]).max(initial=0.0)
     outside = np.where(left, error, 0).max()

@@ -301,8 +301,8 @@ class DeviceTiles:
         """Copy n vectors of d numbers from a tile to lane groups. A lane group is V vectors with interleaved numbers.
 
         vectors: rows or columns of the tile, as :meth:`View.rows` or :meth:`View.columns` describes them.
-        at: where the copy begins in the device's tile X, in units of V numbers. None means that the vectors are copied
-        to another buffer, for the rows y_u of a product <x_i, y_u>.
+        at: index of the first number of the copy in the buffer X, divided by V. If None, the vectors are copied to
+        another buffer, which holds the vectors y_u of the products <x_i, y_u> that :meth:`_sum` computes.
         triangle: whether to set number k of vector i to zero if k < i.
         """
         items = 1 if self.stream.profile.style == "simd" else 64

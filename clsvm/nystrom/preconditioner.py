@@ -59,36 +59,41 @@ JITTER, GROWTH = 4.0, 10.0
 MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
 SINGULAR = 1e10  # if the inducing points' kernel matrix has a larger condition number, some of the points are left out
 SMALL_WORK = 1 << 30  # linear algebra with fewer multiply-adds uses one thread
-# columns of a matrix copied at a time; sampled rows multiplied at a time, with B and without
+# Triangles of a matrix are copied _BLOCK columns at a time.
+# Sums over sampled rows take _ROWS rows at a time if the matrix B is stored, else _SUMMED rows at a time.
 _BLOCK, _ROWS, _SUMMED = 512, 4096, 1024
 RATIOS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # candidates for the ratio of sampled rows to inducing points
 FEW_SAMPLE_STEPS = 150  # assumed conjugate gradient steps if the preconditioner is made from the inducing points alone
 # HOST: cost of a float64 multiply-add on the host, in multiply-adds of a dense product on the device.
-# OUTPUT: cost of using a kernel value for one output, in multiply-adds of a dense product on the device.
+# OUTPUT: cost of multiplying a kernel value by a coefficient and adding it, in multiply-adds of a dense product.
 HOST, OUTPUT = 2.0, 3.0
-RESTART_FACTOR = 2.0  # assumed ratio of real to theoretical conjugate gradient steps, as Newton steps restart them
+# Newton steps restart conjugate gradients, which are assumed to take RESTART_FACTOR times the theoretical steps.
+RESTART_FACTOR = 2.0
 # With a non-quadratic loss, a fit is assumed to solve SOLVES linear systems and to make MAKES preconditioners.
 SOLVES, MAKES = 3, 8
 MAX_B_BYTES = 1 << 30  # limit of the bytes of the preconditioner's matrix B, which has a row for each sampled row
-# MIN_PENALTY: for a smaller penalty / mean diagonal of the kernel matrix, the preconditioner's matrix B is in float64.
-# MAX_CONDITION: for a larger condition number of the kernel matrix, the preconditioner's matrix B is in float64.
+# If penalty / (mean diagonal of the kernel matrix) is below MIN_PENALTY, the preconditioner's matrix B is in float64.
+# If the condition number of the kernel matrix is above MAX_CONDITION, the preconditioner's matrix B is in float64.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
-# With the condition number c of T'T, rounding changes T^-T G T^-1 by less than NOISE * eps * m * c * (mean diagonal).
-NOISE = 1 / 25
-MOST_SHIFT = 1e6  # largest number added to the penalty in A'A, divided by the penalty
-SPREAD = 1.25  # as many more rows than by the effective dimension are needed, since some rows have large leverage
+NOISE = 1 / 25  # constant factor in the estimate of rounding errors, Preconditioner.noise
+# If A'A has no Cholesky factor, a larger number is added to its diagonal, until the number exceeds MOST_SHIFT * penalty.
+MOST_SHIFT = 1e6
+SPREAD = 1.25  # factor on the effective dimension, since rows with large leverage require more sampled rows
 PROBED = 512  # number of inducing points from which the effective dimension is estimated
 
 
 class Spectrum(NamedTuple):
-    """Hold two estimates for the kernel matrix K (m, m) of m inducing points and a penalty.
+    """Hold two estimates by which :func:`sampled` chooses the rows that the preconditioner samples.
+
+    K (m, m) is the kernel matrix of the inducing points. A'A is the matrix that :meth:`Preconditioner.weigh` factors.
 
     Attributes
     ----------
     noise
-        rounding error of A'A, divided by the penalty, if the preconditioner is made from sums over rows of K.
+        rounding error of A'A as a sum over sampled rows (:meth:`Preconditioner.sample_sums`), divided by the penalty.
+        If it is infinity, :func:`sampled` chooses no such sum.
     dimension
-        effective dimension tr(K (K + penalty m I)^-1). Infinity stands for m.
+        effective dimension tr(K (K + penalty m I)^-1), or infinity if it was not computed.
     """
 
     noise: float = np.inf
@@ -234,7 +239,9 @@ class Preconditioner:
         self.reach = float(np.sqrt(np.einsum("is,is->s", self._B, self._B).max()))
 
     def sample_sums(self, values: Values) -> None:
-        """Sum over sampled rows in every later call of :meth:`weigh`, without B = K T^-1. ``reach`` is not set.
+        """Let later calls of :meth:`weigh` sum over sampled rows, and compute their kernel values in each call.
+
+        After :meth:`sample`, calls of :meth:`weigh` read a stored matrix instead. ``reach`` keeps its value.
 
         values: function that returns the kernel values between a slice of the sampled rows and all inducing points.
         """
@@ -245,29 +252,32 @@ class Preconditioner:
 
     @property
     def noise(self) -> float:
-        """Return an estimate of how much rounding changes A'A in the spectral norm, for weights with the sum 1.
+        """Return an estimate of the rounding error in the spectral norm of the matrix A'A that :meth:`weigh` factors.
 
-        The estimate is for sums over rows of K (:meth:`sample_sums`), and was never too small in trials. If it is, and
-        A'A is not positive definite, :meth:`weigh` adds more to the penalty.
+        The estimate is for A'A as a sum over sampled rows (:meth:`sample_sums`) whose weights have the sum 1. In trials
+        it was never too small. If A'A still is not positive definite, :meth:`weigh` adds more to the penalty.
         """
         return NOISE * float(np.finfo(np.float64).eps) * self.rank * self.size * self.condition
 
     def spectrum(self, penalty: float, n: int) -> Spectrum:
-        """Return estimates for K and a penalty, from which :func:`sampled` chooses among n rows.
+        """Return the estimates by which :func:`sampled` chooses some of n rows: ``noise`` and ``dimension``.
 
-        ``noise`` is infinity if B is better than sums for every number of rows. B is better if it can be in float32,
-        because it then is as fast as sums. It is also better if points were left out, because K is then so
-        ill-conditioned that rounding errors of sums can exceed :attr:`noise`.
+        Sampled rows are used in one of two ways: :meth:`sample` stores a matrix B, and :meth:`sample_sums` sums over
+        the rows again for each penalty. ``noise`` is the rounding error of a sum, divided by the penalty. ``noise`` is
+        infinity in two cases in which B is the better way. First, if B can be in float32, B is as fast as sums. Second,
+        if some inducing points were left out, the kernel matrix is so ill-conditioned that the rounding error of a sum
+        can exceed :attr:`noise`.
 
-        ``dimension`` is computed for K among PROBED points, evenly spaced, and among half of them. It is then assumed
-        to grow with the number of points by the same power of this number. For little work with all n rows, it is not
-        computed.
+        ``dimension`` is the effective dimension of the inducing points' kernel matrix. It is computed for at most
+        PROBED evenly spaced points, and for every second of them. From both results, it is extrapolated to all points
+        as a power of the number of points. If n times the squared number of points is less than SMALL_WORK,
+        ``dimension`` is not computed, but set to infinity.
         """
         noise = np.inf if self._single(penalty) or self.pivots is not None else self.noise / penalty
         q = min(self.rank, PROBED)
         if q < 2 or n * self.rank**2 < SMALL_WORK:
             return Spectrum(noise)
-        some = np.linspace(0, self.rank - 1, q).astype(int)  # rows of X can be sorted, and points with them
+        some = np.linspace(0, self.rank - 1, q).astype(int)  # evenly spaced, since neighbouring points can be similar
         np.fill_diagonal(self._factors, self._diagonal_T)
         T = np.where(np.arange(self.rank)[:, None] <= some, self._factors[:, some], 0.0)
         found = []
@@ -374,10 +384,11 @@ class Preconditioner:
             factors[done, done] = np.triu(factors[done, done], 1) + np.tril(G[done, done])
 
     def alpha(self, u: Vector) -> Vector:
-        """Return the coefficients alpha (k, m) of k outputs with T alpha = u (k, r).
+        """Return the coefficients alpha (k, m) of m inducing points for k outputs, given u (k, r).
 
-        r is the rank of the kernel matrix of the m inducing points. T (r, r) is the triangular Cholesky factor of the
-        kernel matrix of r points, or of all points if r = m. The coefficients of the other points are 0.
+        r is the rank of the kernel matrix of the m points. T (r, r) is the upper triangular Cholesky factor of the
+        kernel matrix of r selected points. For each output, the coefficients a (r,) of these points solve T a = u, with
+        u (r,) for the output. The coefficients of the other m - r points are 0.
         """
         found = self._solve(u, self._diagonal_T, lower=0, trans=0)
         if self.pivots is None:
@@ -480,8 +491,9 @@ def sampled(
     tol: residual at which a solve ends.
     quadratic: whether the loss is quadratic. If so, a task needs one linear solve.
     tasks: number of tasks that share the sample. A task is a loss with targets, weights and a penalty.
-    spectrum: estimates for the inducing points' kernel matrix. With sums, conjugate gradients take
-        sqrt(1 + 2 * spectrum.noise) times as many steps. Without it, no sums are chosen.
+    spectrum: estimates for the inducing points' kernel matrix. With :meth:`Preconditioner.sample_sums`, conjugate
+        gradients are assumed to take sqrt(1 + 2 * spectrum.noise) times as many steps. If ``spectrum`` is None, this
+        method is not chosen.
     """
     noise, dimension = spectrum or Spectrum()
     value = value_cost + OUTPUT * k

@@ -62,7 +62,7 @@ def forked() -> bool:
 # _LOCKS are reentrant, because a signal handler may fork while its own thread holds one of the locks.
 build_lock, context_lock = threading.RLock(), threading.RLock()
 _LOCKS = build_lock, context_lock, pool_lock
-streams: weakref.WeakSet[Any] = weakref.WeakSet()  # open streams of this process; a fork acquires each stream's lock
+streams: weakref.WeakSet[Any] = weakref.WeakSet()  # open streams, each of which is locked during a fork of the process
 _forking: list[Any] = []  # streams whose locks the fork in progress has acquired
 _FORK_SAFE = ("Intel(R) OpenCL",)  # OpenCL runtimes that work in a forked child whose parent used them; others hang
 _used: list[int] = []  # ids of processes that have made a context
@@ -89,7 +89,8 @@ def _after_fork() -> None:
 def _in_child() -> None:
     if _used:
         _forked.add(os.getpid())
-    never_released.extend(cache.empty() for cache in filled_caches())  # the parent process owns the caches' buffers
+    # The parent process owns the buffers in the caches, so this forked child must never release them.
+    never_released.extend(cache.empty() for cache in filled_caches())
     for pool in POOLS:
         pool.forget()
     streams.clear()

@@ -24,7 +24,8 @@ from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
 
-# To avoid a float64 check, a solve that reaches tol may go on to CLOSE * tol, for CLOSE_CHECKS convergence checks.
+# A solve whose KKT violation reaches tol may go on to CLOSE * tol, if it needs no check in float64 there.
+# After CLOSE_CHECKS convergence checks with KKT violations between CLOSE * tol and tol, a float64 check follows anyway.
 CLOSE_CHECKS, CLOSE = 3, 0.6
 PATIENCE = 200  # smallest number of outer iterations without progress after which a solve counts as stalled
 # A solve counts as stalled if more than MAX_CERTIFICATES float64 checks found that it has not converged.
@@ -108,7 +109,7 @@ class History:
     level
         dual objective at the last test for a stalled solve.
     certificates
-        number of float64 checks after which the solve had to continue.
+        number of float64 checks so far that found that the solve has not converged.
     exact_rows
         number of rows whose gradients were computed in float64.
     seconds

@@ -75,7 +75,7 @@ def _product(working: int, d: int) -> Callable[[Stream, int], Launch]:
     """Return a function prepare(stream, n) that prepares the product of a kernel matrix K(X, U) with weights.
 
     ``prepare`` makes the buffers, and returns a function that runs the product once, without storing K(X, U). U has
-    ``working`` rows. X has d random features, and more rows for a larger n.
+    ``working`` rows. X has random entries and d features. Its number of rows grows in proportion to n.
     """
 
     def prepare(stream: Stream, n: int) -> Launch:

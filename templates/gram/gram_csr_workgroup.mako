@@ -27,9 +27,9 @@
 // Out:
 //   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
 // ``block`` consists of lines of UB values, one for each row y_u. Line 0 is zero. A feature j that occurs in any of the
-// rows y_u has a line of its own, and line_of[j] = mark + line. All other features have line_of[j] <= mark, and share
-// line 0:
-//   y_u[j] = block[line * UB + u - first],   line = line_of[j] - mark if line_of[j] > mark, else 0
+// rows y_u has a line of its own. All other features have line 0:
+//   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
+// ``mark`` is at least as large as all numbers of earlier blocks in line_of, so that these need not be cleared.
 // ELEMENTWISE: an element-wise kernel function is f(s) with s = sum_j e(x_i[j], y_u[j]), where e is a function of two
 // values. With zero(y) = sum_j e(0, y[j]), only the features j of the entries of x_i have to be read:
 //   s = zero(y_u) + sum_j (e(x_i[j], y_u[j]) - e(0, y_u[j])),   over the entries of x_i

@@ -51,8 +51,7 @@ from clsvm.opencl.stream import Buffer, Stream
 ORDERED = 8192  # more columns than this are numbered by falling number of entries, so that frequent ones are neighbours
 VALUE = 1.4  # cost of the kernel function and of storing its value, as a multiple of value_cost in the device's profile
 CONVERTED = 1000.0  # cost of converting one value of a dense row to CSR; a multiply-add of dense rows costs 1
-# The unit of the cost LINE is one multiply-add in a product of dense rows.
-LINE = 12000.0  # cost of copying one feature of a block, a group of CSR rows U of K(X, U), into a dense buffer
+LINE = 12000.0  # cost of copying one feature of a block of CSR rows to a dense buffer, in multiply-adds of dense rows
 CACHED = 4096  # a CPU's second-level cache holds this many features of a block of 64 rows U of K(X, U)
 # For K(X, U), an entry X[i, j] costs 1 + FAR times as much if the cache does not hold feature j of the rows U.
 FAR = 3.0
@@ -144,7 +143,7 @@ class PanelBlock:
         int32 buffer with a number for each feature j that is not stored densely. If a row of the block has feature j,
         the feature is in the line with the number line_of[j] - base, which is at least 1. Else line_of[j] <= base.
     base
-        number that grows with each block, so that no number which an earlier block left in line_of exceeds ``base``.
+        number that is at least as large as all numbers of earlier blocks in line_of, so that these need not be cleared.
     """
 
     line_of: Buffer
@@ -206,10 +205,11 @@ class CsrReader(Reader):
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        """Copy the rows U of K(R, U) into the buffer ``right``, one block at a time, and yield a launch for each block.
+        """Copy rows U of X to the buffer ``right``, one block at a time. Yield a launch for each block.
 
-        The launch computes K(R, U) for the block. R are rows of X. The buffer ``rows`` has their positions in X, V
-        positions for each index in ``groups``. The buffer ``count`` holds the number of rows U. ``panel`` is not read.
+        The launch computes K(R, U) for the block. R are the rows of X at the positions rows[V * g .. V * g + V - 1]
+        for each g in ``groups``. Kernels compute V rows side by side, and read them from X itself, so ``panel`` is not
+        used. The buffer ``count`` holds the number of rows U.
         """
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
@@ -267,10 +267,10 @@ class Csr(Layout):
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
         """Estimate what the CSR entries of X add to the cost of a value of K(X, U), in multiply-adds of dense rows.
 
-        ``survey`` describes X. ``whole`` is the mask of the densely stored columns, which have no CSR entries. The
-        right-hand rows U are taken in blocks. Half the cost of an entry of X is for reading the entry, once for each
-        block. A CPU's cache holds only the densest columns of a block. An entry of X in another column of the block
-        costs 1 + FAR times as much. The estimate includes the time to copy U into blocks.
+        ``survey`` describes X. ``whole`` is the mask of the densely stored columns, which have no CSR entries. The rows
+        U are copied to a buffer in blocks. For a block of profile.panel rows, half the cost of an entry of X is for
+        reading the entry, and half for multiply-adds. A CPU's cache holds only the densest columns of a block. In any
+        other column of the block, an entry of X costs 1 + FAR times as much. The estimate includes the copies of U.
         """
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
@@ -545,11 +545,11 @@ INVERTED = Inverted()
 
 
 def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: float = LIST, wait: float = 1.0) -> float:
-    """Estimate the cost of a value of K in multiply-adds of dense rows, if n rows have an inverted index.
+    """Estimate the cost of a value of K(X, U), in multiply-adds of dense rows, for n rows X with an inverted index.
 
-    ``dense`` is the number of columns stored densely. ``count`` holds the number of entries of each other column. Each
-    search for the entries of a column in a block of the index costs found * profile.hit_cost. ``wait`` is the factor by
-    which a CPU slows down if it waits for memory (Survey.wait).
+    ``dense`` is the number of columns stored densely. ``count`` holds the number of entries of each other column. For
+    each entry of U, a product looks up the entry's column in each block of X, which costs found * profile.hit_cost.
+    ``wait`` is the factor by which a CPU slows down if it waits for memory (Survey.wait).
     """
     share = np.asarray(count, np.float64) / n
     matches = float((share**2).sum() + found * share.sum() / min(n, BLOCK))
