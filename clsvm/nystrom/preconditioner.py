@@ -76,7 +76,7 @@ MAX_B_BYTES = 1 << 30  # limit of the bytes of the preconditioner's matrix B, wh
 # If the condition number of the kernel matrix is above MAX_CONDITION, the preconditioner's matrix B is in float64.
 MIN_PENALTY, MAX_CONDITION = 3e-7, 1e6
 NOISE = 1 / 25  # constant factor in the estimate of rounding errors, Preconditioner.noise
-# If A'A has no Cholesky factor, a larger number is added to its diagonal, until that exceeds MOST_SHIFT * penalty.
+# A failed Cholesky factorisation is repeated with a larger diagonal shift, if the shift is <= MOST_SHIFT * penalty.
 MOST_SHIFT = 1e6
 SPREAD = 1.25  # factor on the effective dimension, since rows with large leverage require more sampled rows
 PROBED = 512  # number of inducing points from which the effective dimension is estimated
