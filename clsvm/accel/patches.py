@@ -266,7 +266,7 @@ def _replace_prediction(original: Method, predict: Callable[[Any, Any, Any], Any
             support, estimated = len(self.support_), (0.0, 0.0)
             reason = _bypassed(self) or (PYTHON if callable(self.kernel) else "")
             reason = reason or ("" if support else "there is no support vector")
-            if not reason:  # X has a shape, because the kernel is no Python function
+            if not reason:  # the kernel is not a Python function, so X is an array or a sparse matrix and has a shape
                 estimated = COSTS.predict_seconds(X.shape[0], support, cells(X), _classes(self))
             libsvm = functools.partial(original, self, X)
             return _run_faster(call, reason, estimated, lambda: predict(self, _clsvm_model(self), X), libsvm)

@@ -66,10 +66,13 @@ class FitTask:
 
 @contextmanager
 def fit_task(estimator: Any, X: Any, y: Any, sample_weight: Any, most: int) -> Iterator[FitTask | None]:
-    """Yield a :class:`FitTask` for a fit, or None if no callback is registered. End the callbacks after the fit.
+    """Yield an object that tells an estimator's callbacks of the steps of a fit, or None if there is no callback.
 
-    scikit-learn's decorator ``with_callbacks`` would do the same, but warnings of ``fit`` would then point at a line of
-    scikit-learn instead of a line of the user.
+    After the fit, call the callbacks' ``teardown`` hooks, even if the fit failed. scikit-learn's decorator
+    ``with_callbacks`` does the same, but if it decorated ``fit``, warnings would point at a line of scikit-learn
+    instead of a line of the user.
+
+    most: largest number of solver steps; 0 for a fit that is not divided into steps.
     """
     if not registered(estimator):
         yield None

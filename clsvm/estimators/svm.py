@@ -340,7 +340,7 @@ def _dual_coef_index(pair: Pair, rows: checks.Indices, index: checks.Indices) ->
 
 
 class _Regressor(RegressorMixin, Machine):
-    """Fit a regression, as the base class of SVR and NuSVR, which define the dual problem."""
+    """Fit a support vector regression. The subclasses SVR and NuSVR define its dual problem."""
 
     def _problem(self, y: Vector, weights: Vector) -> Problem:
         """Return the dual problem for targets y (n,) and sample weights (n,)."""

@@ -157,9 +157,8 @@ ACTIVE = 64  # number of clusters of similar rows that are filled at a time; the
 _GROUP = 64  # number of work-items of a work-group that assigns rows to clusters of similar rows
 # A cluster of similar rows has a bit set of its nonzero columns. The words of _LANES such bit sets are interleaved.
 _LANES = 16
-# A cluster of rows is estimated to store EXCESS times as many zeros as equally many neighbours in sorted order.
-EXCESS = 0.85
-# Rows are sorted before clustering if there are at least _CROSSING times as many clusters as are filled at a time.
+EXCESS = 0.85  # estimated ratio: zeros stored by clusters of similar rows / zeros if sorted rows are cut into clusters
+# Rows are sorted before clustering if there are at least _CROSSING times as many clusters as accept rows at a time.
 _CROSSING = 8
 _SAMPLE = 2048, 1 << 22  # the columns to sort by are chosen from a sample of about 2048 rows, at most 2^22 values
 _TELLING = 32  # largest number of columns by which rows are sorted
@@ -208,14 +207,15 @@ def cluster(
     clusters, else "random". Pieces of sorted rows are clustered in parallel. An entry of a dense row that equals the
     entry of ``centre`` (d,) in its column counts as zero. All devices with the same profile return the same clusters.
 
-    Raises ValueError if a row could add 2^31 or more zeros to a cluster, or if the memory budget cannot hold one bit
-    for each value of X.
+    Raises ValueError if (size + 1) * d >= 2^31, since the device counts stored zeros in int32. The same error is
+    raised if the memory budget cannot hold one bit for each value of X.
     """
     n, d = X.shape
     most = (size + 1) * d
     if most >= 2**31:
         raise ValueError(
-            f"a row of {d} features may add {most} zeros to its cluster of rows, at most {2**31 - 1} are possible"
+            f"X has {d} features, too many for the clustered layout: one row could add {most} stored zeros, "
+            f"at most {2**31 - 1} are possible"
         )
     clusters = -(-n // size)
     if not n * d:

@@ -60,7 +60,7 @@ class Product(NamedTuple):
 
 
 SLABS = 8  # largest number of buffers ("slabs") that hold rows of K
-# The rows U of K(X, U) are divided into ranges (sections). SECTION is the distance of their descriptions, in ints.
+# For a product K(X, U), a buffer describes ranges of the rows U. The description of range s begins at int SECTION * s.
 SECTION = ALIGNMENT // 4
 _SECTIONS = "-DUPDATE", f"-DSECTIONS={SECTION}"
 
@@ -270,8 +270,8 @@ class Units:
 
         A warp is the work-items that run one instruction together. A fragment is a small matrix that a warp multiplies
         by one instruction. For each row of a fragment, several work-items hold partial sums of weighted kernel values.
-        They write the partial sums to local memory, and add them there. The partial sums take the space of the rows'
-        features, which limits the number of fragments.
+        The work-items write the partial sums to local memory, where the sums are added. The partial sums overwrite the
+        rows' features in local memory. The size of this memory limits the number of fragments.
 
         ``lanes`` is V, the number of rows that are stored interleaved.
         """

@@ -35,10 +35,10 @@ _TILE = 64  # in every layout a multiple of V (rows stored interleaved) and of t
 _BEGIN = ALIGNMENT // 4
 CHUNK = 256 << 20  # rows to predict are copied to the device in chunks of at most this many bytes
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANEL if it is kept, else PASSING
-MIN_PANEL = 512  # a buffer that each call refills has room for at least this many support vectors
+MIN_PANEL = 512  # a buffer that is not kept between predictions holds at least 512 support vectors if memory allows
 ALL = slice(None)  # select every group of support vectors
-SECTIONS = 16  # for dense rows, one launch sums K for all groups of support vectors in a buffer if it has this many
-WEIGHTS = 8 << 20  # largest size in bytes of coefficients on the device, unless one group's part of a buffer has more
+SECTIONS = 16  # for dense rows, one launch sums K over at least 16 groups of support vectors; fewer take a launch each
+WEIGHTS = 8 << 20  # for large batches: bytes of coefficients copied at a time; a group of support vectors may have more
 ROW_OVERHEAD = 24  # bytes for a row's squared norm and for its place in the order in which the device stores rows
 MAX_BATCH = 64  # largest number of rows in a small batch, a multiple of V (rows that kernels compute side by side)
 SHARE = 1 / 128  # largest share of the memory budget that a SmallBatchPredictor takes
@@ -165,12 +165,16 @@ class LoadedPanel(NamedTuple):
     buffers: tuple[Buffer, ...]
 
     def add(self, gram: Gram, run: Sequence[int], coefficients: Vector, c: Buffer, n: int, first: int) -> list[Buffer]:
-        """Add sums of K over support vectors, weighted by ``coefficients``, to the buffer c (groups * problems, n).
+        """Add sums of kernel values over groups of support vectors to the device buffer c.
 
-        The support vectors are in groups, and K is summed over each group separately. A piece is the part of a group in
-        this panel. ``run`` holds the indices of the pieces to sum. ``gram`` holds the rows to predict. For each group
-        from ``first`` on, c has an array (problems, n) of sums. Return the buffers that the caller frees after the
-        OpenCL kernels have run.
+        ``gram`` holds the rows x to predict, and n is their number, rounded up. ``coefficients`` (problems, m) has a
+        row for each dual problem, and a column for each of the m support vectors. For each group, c has an array
+        (problems, n), beginning with the group of index ``first``. The array's entry for a problem and a row x is
+
+            sum of (coefficient of s in the problem) * K(s, x) over the support vectors s of the group.
+
+        This panel may hold only a piece of a group. ``run`` lists the indices of the pieces whose terms are added.
+        Return the buffers that the caller frees after the OpenCL kernels have run.
         """
         stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]
         begin = pieces[0].at
@@ -373,12 +377,13 @@ class Support:
 class SmallBatchPredictor:
     """Compute decision values without the intercept for at most MAX_BATCH rows of d features in one call.
 
-    ``loads`` are the device buffers that hold the support vectors. A predictor belongs to one command queue and one
-    thread. It keeps its own buffers on the device between calls.
+    A decision value is a sum of weighted kernel values over a group of support vectors. ``loads`` are the buffers with
+    the support vectors on the device. A predictor belongs to one command queue and one thread. It keeps its own buffers
+    on the device between calls.
 
-    One device buffer holds the rows, their squared norms and the sums, so that a call needs few copies. One copy to the
-    device writes the rows and sets the sums to zero. One copy to the host reads the sums and the norms. The norms show
-    whether a row exceeds the range of the dtype.
+    One device buffer holds the rows to predict, their squared norms and the decision values, so that a call needs few
+    copies. One copy to the device writes the rows and sets the decision values to zero. One copy to the host reads the
+    decision values and the norms. The norms show whether a row exceeds the range of the dtype.
     """
 
     def __init__(self, stream: Stream, support: Support, loads: Sequence[LoadedPanel], d: int, problems: int) -> None:
@@ -400,7 +405,7 @@ class SmallBatchPredictor:
         self._weights_of = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
         self._written: Vector | None = None  # the coefficients that were last copied to the device
         self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by the number of lane groups (V rows each)
-        # Build programs before taking the stream's lock. A fork takes both locks in this order, so nothing deadlocks.
+        # Programs are built before stream.lock is taken: os.fork takes the lock for builds first, then stream.lock.
         self._prepare(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
         self._predict(stream, np.zeros((1, d)), np.zeros((problems, m)))

@@ -57,7 +57,7 @@ class RowCache:
         self._stream, self.ld = stream, ld
         row = ld * itemsize
         # A slab is a buffer of cached rows of K. Its size is rounded, so that later fits can use the slab again.
-        all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()  # size in bytes at which SLABS slabs hold all of K
+        all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()  # slab size in bytes if SLABS slabs hold all of K
         most = max(limit // SLABS, 1)  # largest size in bytes of a slab within the memory limit
         # ``most`` is rounded down: to a power of two if the device shares the host's memory, else by at most an eighth.
         unit = 1 << max(0, most.bit_length() - (1 if stream.unified else 4))
@@ -245,12 +245,12 @@ def fill(
 ) -> tuple[int, Places]:
     """Compute the rows of K at the ascending positions ``rows``, and write each row to its slot, a place in ``store``.
 
-    A product computes as many rows as fit in ``panel``, the buffer of the product's rows. The first product computes
-    the last rows. No product starts after the time ``until``.
+    A product computes as many rows as fit in ``panel``, the buffer of the product's rows. The products proceed from the
+    last of the ``rows`` to the first. No product starts after the time ``until``.
 
-    If ``symmetric`` is true, a product computes only the first ends[u] values of each row u. All rows of a product have
-    the same ends[u], which is larger than each of their positions. After all products, K[u][v] is copied from K[v][u]
-    for every v >= ends[u].
+    If ``symmetric`` is true, a product computes K[u][v] only for v < ends[u]. The number ends[u] is the same for all
+    rows u of a product, and larger than every such u. After all products, K[u][v] is copied from K[v][u] for every
+    v >= ends[u].
 
     Arguments:
         listed: three buffers, for the positions of a product's rows, for the slots of the rows, and for their number.

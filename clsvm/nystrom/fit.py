@@ -37,8 +37,8 @@ from clsvm.report import Display, NystromReport, Status
 
 # A fit begins in the most precise dtype if the inducing points' kernel matrix has a condition number above COARSE.
 COARSE = 1e7
-# Without float64, the diagonal D of a kernel matrix becomes at least D + min(SINGLE, SQUARES / penalty) * mean(D).
-# A larger diagonal of the kernel matrix outweighs rounding errors of float32, which could exceed a small penalty.
+# Without float64, at least min(SINGLE, SQUARES / penalty) * mean(D) is added to the diagonal D of a kernel matrix.
+# A number added to the kernel matrix's diagonal outweighs float32 rounding errors, which could exceed a small penalty.
 SINGLE, SQUARES = 1e-6, 1e-12
 # Names of attributes that the fit report copies, under the same names, from Result and from Preconditioner.
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
@@ -162,7 +162,7 @@ class Rows(ABC):
         first, limit = devices.first_device(options.device), options.memory_limit
         K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", device=first, memory_limit=limit)
         if not np.isfinite(K).all():
-            raise ValueError(f"{kernel!r} is not finite for some pairs of inducing points (center_selection)")
+            raise ValueError(f"{kernel!r} is not finite for some pairs of the inducing points set by center_selection")
         least = min(SINGLE, SQUARES / penalty) if rows.finest == "float32" else 0.0
         self._kernel, self._centers = kernel, centers
         self.preconditioner = Preconditioner(K, least, options.device, limit)

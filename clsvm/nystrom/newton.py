@@ -223,7 +223,7 @@ class Newton:
         return Status.RESIDUAL
 
     def _joined(self, values: Vector) -> Vector:
-        """Return the values (k, ...) of k outputs, reshaped to (1, ...) if the loss depends on all outputs together."""
+        """Return the values (k, ...) of k outputs, flattened to (1, -1) if the loss depends on all outputs together."""
         return values.reshape(1, -1) if self.loss.coupled else values
 
     def _norms(self, g: Vector) -> Vector:
@@ -261,25 +261,33 @@ class Newton:
     def _weigh(self) -> None:
         """Compute the preconditioner's factor A, and set ``curvature``, from the loss's second derivatives.
 
-        ``curvature`` has a number c for each output: the Hessian of the output's objective is at least c A'A. The
-        Hessian is with respect to T alpha, for the coefficients alpha and the factor T of the preconditioner. Notation:
+        Notation:
 
             '           transpose of a matrix
+            M >= N      the matrix M - N is positive semi-definite
+            T           the preconditioner's other factor
+            H           Hessian of an output's objective with respect to T alpha, for the coefficients alpha
             D           second derivative of the loss at a row of the fit, times the row's weight
             mean(D)     mean of D over the outputs
             b           T'^-1 v for a row, where the column v has the row's kernel values with the inducing points
             sample      the rows from which the preconditioner is made
+            S           sum of mean(D) b b' over the sample
             scale       sum of mean(D) over all rows, divided by the sum over the sample
             least       the output's smallest D / mean(D) in the sample
+            shift       estimate of the rounding errors of A'A
 
-        With this notation:
+        A is the triangular factor with A'A = (penalty + shift) * I + scale * S. ``curvature`` has a number c for each
+        output such that H >= c A'A. Without rounding errors:
 
-            Hessian     = penalty * I + sum of D b b' over all rows
-            A'A         = (penalty + shift) * I + scale * sum of mean(D) b b' over the sample
+            H   = penalty * I + sum of D b b' over all rows
+               >= penalty * I + least * S
+               >= min(1, least / scale) * (penalty * I + scale * S)
+               >= min(1, least / scale) / (1 + shift / penalty) * A'A
 
-        ``shift`` is an estimate of the rounding errors of A'A. Since D >= least * mean(D) in the sample, the Hessian is
-        at least min(1, least / scale) / (1 + 2 * shift / penalty) A'A. c is half of this factor, because A has rounding
-        errors. If the loss couples the outputs, the bound holds only for coefficients of mean 0 over the outputs.
+        With rounding errors of A'A, the last divisor is 1 + 2 * shift / penalty. c is half of the resulting factor,
+        because A has rounding errors too. If the loss couples the outputs, as softmax does, ``least`` is computed from
+        a row's smallest class probability, times its weight, in place of D. H >= c A'A then holds only for coefficients
+        of mean 0 over the outputs.
         """
         total, at, least = self.rows.weigh()
         at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # inducing points that are not rows
@@ -399,23 +407,31 @@ class Newton:
 
             '           transpose of a matrix
             T, A        triangular factors of the preconditioner
+            sample      the rows from which the preconditioner is made
             u           T alpha, for the current coefficients alpha
             F, F*       objective at u, and its minimum
             G           gradient of F with respect to u
             g           A'^-1 G; ``sizes`` are the norms |g|
-            c           number for each output such that the Hessian of F is at least c A'A near u
+            c           a number for each output
+            v           any value of T alpha with |A (v - u)| <= 2 |g| / c
+            l2          second derivative of the loss
+            reach       decision values of the sample at u and at v differ by at most reach * |v - u|
 
         The bound is the least of:
 
             F                      since losses are not negative, so that F* >= 0
             |G|^2 / (2 * penalty)  since the penalty makes F strongly convex in u
-            |g|^2 / (2 * c)        if the Hessian is at least c A'A at all v with |A (v - u)| <= r, where r = 2 |g| / c
+            |g|^2 / (2 * c)        if the Hessian of F is at least c A'A at every v
 
-        For the squared loss, c is the number ``curvature`` of :meth:`_weigh`. For another loss, the second derivative
-        l2 of the loss is not constant, so c is half of ``curvature``. This c is right if l2 at v is at least half of l2
-        at u. Between u and v, decision values change by at most h = reach * r / sqrt(penalty), with ``reach`` of the
-        preconditioner. The third derivative is at most 2 * l2 in size. Hence l2 at v is at least exp(-2 h) times l2 at
-        u. The third bound is used only if h <= log(2) / 2, since exp(-2 h) is then at least 1/2.
+        For the squared loss, c is the number ``curvature`` of :meth:`_weigh`, since l2 is constant. For another loss, c
+        is half of ``curvature``. This c is right if, for each row of the sample, l2 at v is at least half of l2 at u.
+        The third bound is used only if three steps show this:
+
+            |v - u| <= 2 |g| / (c sqrt(penalty)), since A'A is at least penalty * I.
+            Decision values of the sample change by at most h = 2 reach |g| / (c sqrt(penalty)) between u and v.
+            l2 at v >= exp(-2 h) * l2 at u, since the loss's third derivative is at most 2 * l2 in size.
+
+        Hence h <= log(2) / 2 is required.
 
         Two effects of rounding are added to the bound:
 

@@ -303,9 +303,9 @@ def handle(spec: Any, info: DeviceInfo) -> cl.Device:
 
 
 def _whole(device: cl.Device, here: list[cl.Device]) -> cl.Device:
-    """Return ``device`` if the list ``here`` has it. For a sub-device, return the device in the list that contains it.
+    """Return ``device`` if the list ``here`` has it. For a sub-device of a device in the list, return that device.
 
-    Raises DeviceError if the list has no such device.
+    Raises DeviceError if it is neither.
     """
     whole: Any = device
     while whole not in here:

@@ -106,8 +106,9 @@ class Extremes(NamedTuple):
     def violating(self, tol: float) -> NDArray[np.bool_]:
         """Mark the coefficients that violate the optimality conditions by more than tol, (entries,).
 
-        A coefficient that can rise violates them if the derivative of the dual is more than tol below the coefficient's
-        offset. A coefficient that can fall violates them if the derivative is more than tol above the offset.
+        The offset of a coefficient is the multiplier of the fixed sum to which the coefficient belongs, or 0 if no sum
+        is fixed. A coefficient that can rise violates the conditions if the derivative of the dual is more than tol
+        below the offset. A coefficient that can fall violates them if the derivative is more than tol above the offset.
         """
         return np.asarray((self.right < self.offset - tol) | (self.left > self.offset + tol))
 
@@ -302,9 +303,9 @@ class Check:
         within tol. Rows with an error bound of at most a tenth of tol are left out. If the solve itself runs in
         float64, the gradients of all rows are computed again, because rounding errors of many iterations add up.
 
-        The objectives are checked if ``gap`` is true. They are also checked if a report follows, unless float64
-        gradients have shown a violation above tol. This check computes gradients of support vectors in float64 if
-        rounding may cause a relative error of an objective above OBJECTIVE (5e-5).
+        The objectives are checked if ``gap`` is true. They are also checked if the solve's settings ask for a report,
+        unless float64 gradients have shown a violation above tol. The check of the objectives computes gradients of
+        support vectors in float64 if rounding may cause a relative error of an objective above OBJECTIVE (5e-5).
 
         worst: KKT violation at the given gradients f.
         gap: whether the duality gap may end the solve.

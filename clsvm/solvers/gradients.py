@@ -26,9 +26,9 @@ ALIGN = 128
 MIRRORED = 64
 # For r rows and s support vectors, together m rows, half of K (m, m) replaces K (r, s) if m^2 / 2 <= SYMMETRIC * r s.
 SYMMETRIC = 0.6
-# K (s, r) replaces K (r, s) for r rows and s >= FEW_FACTOR * r support vectors, if K takes at most FEW_BYTES bytes.
+# K (r, s) of r rows and s >= FEW_FACTOR * r support vectors may be computed transposed, up to FEW_BYTES bytes of K.
 FEW_FACTOR, FEW_BYTES = 2, 16 << 20
-TILES = 0.25  # share of the free memory for the kernel matrices of a batch's subproblems, or of one float64 request
+TILES = 0.25  # share of the free memory for kernel matrices of a batch of subproblems, or of one in its float64 check
 
 
 class GradientRequest(NamedTuple):

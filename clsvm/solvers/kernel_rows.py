@@ -38,8 +38,7 @@ SINGLE_VALUE = 4.0  # factor by which a value of a cached row costs more if it i
 IDLE = 0.05  # assumed share of a working set's rows whose coefficients do not change in an outer iteration
 # Half of a working set stays in the next one. 1/4 of the kernel matrix is kept, 3/8 computed, 3/8 set by symmetry.
 NEW_SHARE = 3 / 8
-# Once FIRST_PREFETCH * n of n rows of K are computed, and at each doubling, all others may be computed in advance.
-FIRST_PREFETCH = 1 / 8
+FIRST_PREFETCH = 1 / 8  # share of the rows of K after which computing all others in advance is first considered
 MIN_GAIN = 1.25  # rows are computed in advance only if the expected saving exceeds MIN_GAIN times the cost
 REUSED = 1 / 2  # if kernel values are cheap, rows of K (n, n) are cached only after REUSED * n of them were computed
 FUNCTION = 1 / 2  # computing a kernel value from an inner product costs FUNCTION * Profile.value_cost
@@ -52,7 +51,7 @@ DECLINE, FRESH, INNER_STEPS = (
 )
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients change at all in a solve
 # With working sets of W rows, a cache of R < STAYING * W rows of K evicts rows that are soon needed again.
-# For R < STAYING * W cached rows, the cost of computed rows is multiplied by RECOMPUTED * (STAYING * W / R)^EVICTION.
+# With W rows in a working set and few cached rows R, K costs RECOMPUTED * (STAYING * W / R)^EVICTION times as much.
 STAYING, RECOMPUTED, EVICTION = 1.5, 1.6, 0.2
 # If the kernel matrix among the working set has more than NEAR_BYTES, an SMO iteration costs FAR_COST times as much.
 NEAR_BYTES = 4 << 20
@@ -70,9 +69,10 @@ def copy_cost(profile: Profile) -> float:
 def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None = None) -> float:
     """Return the cost of one value of Q = K(ws, ws), if all rows K(ws, X) are computed and Q is copied from them.
 
-    ws is the working set, and X are all rows. A row of ws is idle if its coefficient does not change: its row of K is
-    computed only for Q. The result is the cost of copying a value, plus the cost of idle rows of K divided by the
-    number of new values of Q. The unit is the time of one multiply-add in a product of dense rows.
+    ws is the working set, and X are all rows. A row of ws is idle if its coefficient does not change. The row of K for
+    an idle row is computed only for Q. The result is the cost of copying a value, plus the cost of idle rows of K for
+    each copied value. 3/8 of Q is copied: other values are known from the previous working set, or follow by symmetry.
+    The unit is the time of one multiply-add in a product of dense rows.
 
     n: number of values of a row of K.
     W: number of rows of the working set.
@@ -152,8 +152,9 @@ class KernelRows:
     last_counters
         :meth:`counters` at the previous convergence check.
     uncached
-        number to add to the device's count of computed rows of K. It grows when rows are computed outside the cache. It
-        falls when rows are computed in advance, because some of their values are only copied by symmetry.
+        correction to add to the device's count of computed rows of K. Rows computed outside the cache raise it, since
+        the device does not count them. Rows computed in advance lower it: the device counts all of their values, but
+        some of these values are only copied by symmetry.
     prefetched
         number of rows of K computed in advance, less the part of their values that was copied by symmetry.
     computed
@@ -200,7 +201,7 @@ class KernelRows:
         """Reserve memory of the row cache for the next outer iterations.
 
         Compute all missing rows of K in advance if that saves time. Then choose what the next iterations compute first:
-        whole rows of K for the working set, or only the kernel matrix among it.
+        whole rows of K for the rows of the working set, or only the kernel values between pairs of these rows.
 
         outer: number of outer iterations so far.
         sync: number of outer iterations until the next call.
@@ -216,15 +217,14 @@ class KernelRows:
             self.uncached -= mirrored
             self.prefetched += made - mirrored
             stored += made
-        # Whole rows of K are computed before the kernel matrix among a working set only if the row cache can hold the
-        # rows of all working sets until the next call of this method.
+        # Whole rows of K are computed first only if the cache can hold those of all working sets until the next call.
         all_cached = min(stored + sync * W, state.n) <= cache.capacity
         arguments = state.stream.profile, state.gram.rows, state.n, W, idle, outer
         self.rows_before_tile = all_cached and compute_rows_first(*arguments, stored < state.gram.rows.n)
 
     @property
     def tile_cost(self) -> float:
-        """Return the current cost of one value of the kernel matrix among a working set.
+        """Return the current cost of one kernel value between two rows of a working set.
 
         The unit is the time of one multiply-add in a product of dense rows.
         """
@@ -266,7 +266,7 @@ class KernelRows:
         """
         gram, panel, misses = self.state.gram, self.panel, self.misses
         gram.gather(panel, misses.row, misses.count)
-        if gram.by_blocks:  # reading the number of misses takes less time than launches for blocks without a miss
+        if gram.by_blocks:  # each block of rows takes a launch, so the number of misses is read to skip empty blocks
             number = int(self.state.stream.read(misses.count, np.int32, 1)[0])
             if not number:
                 return
