@@ -394,7 +394,8 @@ class Display(Progress):
         self._field, self._goal = ("violation", tol) if gap_tol is None else ("gap", gap_tol)
         self._name = violation if gap_tol is None else "gap"
         self._value = math.nan
-        self._first = self._share = 0.0  # log(value / goal) at the first Point; share of the work that is done
+        # _first: the first log(x / tolerance), for the violation or gap x. _share: the share of the work that is done.
+        self._first = self._share = 0.0
 
     def __enter__(self) -> Self | None:  # type: ignore[override]
         return self if self._wanted else None

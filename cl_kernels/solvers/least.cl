@@ -9,10 +9,10 @@
 // A macro chooses how the minimum of a sub-group is found:
 //   REDUX        by an instruction of NVIDIA GPUs, for sub-groups of 32 items
 //   SUBGROUPS    by OpenCL's function sub_group_reduce_min
-// If neither macro is defined, or the work-group is very small, the functions are those of argmin.cl. They store
-// indices in a second local buffer. Otherwise this argument ``unused`` is not used, and the minimum is found so:
-// The instruction and sub_group_reduce_min take 32-bit unsigned integers. So values are mapped to integers in the same
-// order. A float gives one integer. A double or a pair of floats gives two, the high and the low half of 64 bits.
+// If neither macro is defined, or the work-group is very small, the functions are those of argmin.cl. The last argument
+// of functions in argmin.cl is a local buffer for indices. Functions of this file ignore this argument ``unused``.
+// The instruction and sub_group_reduce_min take 32-bit unsigned integers. Values are therefore mapped to integers in
+// the same order. A float gives one integer. A double or a pair of floats gives two: the high and low half of 64 bits.
 // A sub-group first reduces the high halves. Then it reduces the low halves of the items that have the smallest high
 // half. Last it reduces the indices of the items that have the smallest value.
 // Each sub-group writes its result to ``values``. After a barrier every sub-group reduces these results.

@@ -71,7 +71,7 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
     encoding: Encoding
     task: Task
     with_targets = True
-    reads_again = False  # each read is a request to all chunks
+    reads_again = False  # the preconditioner reads kernel values only once: each read is a request to all chunks
 
     def survey(self, kernel: Kernel, options: nystrom.Options) -> nystrom.Survey:
         plan, finest, device = self.planned(kernel, options)
@@ -128,9 +128,10 @@ class ChunkedFalkon(OverChunks, local.Falkon):
     def _encoded(self, rows: FalkonRows, summaries: list[Summary]) -> tuple[Encoding, Task]:
         """Return the encoding that converts targets to numbers, and the objective of the fit (:class:`Task`).
 
-        The targets of the rows stay on the workers. The Task of a classifier has one column of targets for each class,
-        with the summed weight of the rows of the class. The Task of a regressor has two columns of targets, the
-        smallest and the largest target of each output.
+        The Task has no target of a single row, because these targets stay on the workers. Its array of targets,
+        ``Task.y``, has a row for each output. For a classifier, ``Task.y`` has a column for each class, and the weight
+        of a column is the sum of the weights of the class. For a regressor, the two columns of ``Task.y`` are the
+        smallest and the largest target.
 
         summaries: for each chunk, a summary of its targets.
         """

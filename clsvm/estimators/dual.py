@@ -52,8 +52,10 @@ class Machine(KernelEstimator):
             return None
         before, (count, n) = len(self.dual_coef_), shape
         if before != count:
-            numbers = f"dual_coef_ has {before} rows, this multi_class gives {count}"
-            raise ValueError(f"warm_start: multi_class must be as in the last fit: {numbers}")
+            numbers = f"{before} in the last fit, {count} now"
+            raise ValueError(
+                f"warm_start: multi_class must be as in the last fit, got another number of dual_coef_ rows: {numbers}"
+            )
         if n < self.shape_fit_[0]:
             known = self.shape_fit_[0]
             raise ValueError(f"warm_start: X has {n} rows, expected at least the {known} rows of the last fit")

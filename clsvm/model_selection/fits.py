@@ -227,7 +227,7 @@ class Fits:
                 self._write(file, digest)
 
     def _run_all(self) -> Generator[None]:
-        """Run all fits that have no result yet on this computer. Yield whenever one or several fits are done."""
+        """Run on this computer all fits that have no result yet. Yield whenever one or several fits are done."""
         yield from self._run_groups(self._groups())
 
     def _run_groups(self, groups: list[Group]) -> Generator[None]:

@@ -228,7 +228,8 @@ def copy_attributes(search: GridSearchCV, result: GridSearchCV, X: Any, y: Any, 
         if name.endswith("_") and not name.startswith("_"):
             setattr(search, name, value)
     if search.scoring is None:
-        search.scorer_ = check_scoring(search.estimator)  # the lookup search's scorer would keep all fits in memory
+        # A new scorer is made, because the scorer of the search ``result`` would keep all fits in memory.
+        search.scorer_ = check_scoring(search.estimator)
     if search.refit:
         began = perf_counter()
         best = clone(search.estimator).set_params(**clone(search.best_params_, safe=False))

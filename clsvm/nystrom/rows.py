@@ -105,9 +105,9 @@ def deviation(y: Vector, offset: Vector) -> Vector:
 class Curvature(NamedTuple):
     """Summarise the second derivatives of the loss, from which the preconditioner is made.
 
-    D is the second derivative times the row's weight, for a row and an output. For the softmax loss with class
-    probabilities p, D is p (1 - p) times the row's weight. mean(D) is the mean of D over the outputs. The sampled rows
-    are those from which the preconditioner is made.
+    w is the weight of a row divided by the sum of the weights. For a row and an output, D is w times the second
+    derivative. For the softmax loss with class probabilities p, D is w p (1 - p). mean(D) is the mean of D over the
+    outputs. The sampled rows are the rows from which the preconditioner is made.
 
     Attributes
     ----------
@@ -116,8 +116,9 @@ class Curvature(NamedTuple):
     sampled
         mean(D) of each sampled row.
     least
-        smallest D / mean(D) at a sampled row for each output, (k,), but at most 1. The softmax loss has one number
-        (1,), and the smallest p of a row times the row's weight in place of D.
+        for each output, (k,), the smallest D / mean(D) among the sampled rows, but at most 1. For the softmax loss, one
+        number (1,): the smallest w min(p) / mean(D) among the sampled rows, but at most 1. Here min(p) is the smallest
+        class probability of the row. Without sampled rows, all numbers are 0.
     """
 
     total: float
@@ -339,9 +340,9 @@ class RowOperator:
         return reply
 
     def _history(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the requests that give a new copy of a lost block the state of the lost block.
+        """Yield the requests that restore the state of a block of rows, which was lost and built again.
 
-        "begin_task" is not among these requests. The new copy must get it before them.
+        The caller must send the request "begin_task" first, which is not included.
         """
         if self.refined:
             yield ("refine",)

@@ -38,7 +38,8 @@ from clsvm.solvers.result import Result
 from clsvm.solvers.state import Limits, SmoKernel, View, max_working_set
 from clsvm.threads import one_thread
 
-# GPUs with work-groups of size G pad subproblems of at most SMALL rows to multiples of min(SMALL, G), others of G.
+# On GPUs, a subproblem of more than SMALL rows is padded to a multiple of the size of a work-group.
+# On GPUs, a subproblem of at most SMALL rows is padded to a multiple of SMALL, or of the size of a smaller work-group.
 SMALL = 128
 STOP = 0.1  # the SMO kernel stops at a violation of STOP * tol; the rest of tol is left for rounding errors of K
 FEW, STOP_FEW = 256, 0.02  # subproblems of at most FEW rows stop at STOP_FEW * tol, because their SMO costs little
@@ -51,7 +52,7 @@ SAMPLE, SAFETY = 16, 2
 MANY = 2 * certificate.SAMPLE
 REUSE = 1.5  # a freed buffer is reused if its size is at most REUSE times the requested size
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # computes K[rows, columns]
-# The host computes float64 gradients that need at most ON_HOST times as many kernel values as X has entries.
+# The host computes float64 gradients if they need at most ON_HOST * n * d kernel values, for n rows of d features.
 ON_HOST = 1 / 8
 
 
@@ -311,9 +312,10 @@ class _Batch:
     def _sampled_error(self, subproblems: NDArray[np.bool_]) -> Vector:
         """Estimate the sum of |b_i| * |error of f_i| over the rows i of each of the B subproblems, (B,).
 
-        b are the coefficients, and f the gradients. The errors are differences from f in float64, which is computed for
-        a sample of support vectors (:func:`certificate.sample`). If the coefficients of a subproblem add up to 0, the
-        mean error is subtracted, because a constant error does not change the objectives. ``self.f`` is not changed.
+        b are the coefficients, and f the gradients. The error of f_i is its difference from f_i in float64. Errors are
+        computed for a sample of support vectors, from which the sum is extrapolated (:func:`certificate.sample`). If
+        the constraint makes the coefficients of a subproblem add up to 0, the mean error is subtracted, because a
+        constant error does not change the objectives. ``self.f`` is not changed.
 
         subproblems: mask (B,) of the subproblems to estimate; the result is 0 for all others.
         """

@@ -218,7 +218,7 @@ class Solver(Loop):
         with self._lap("update"):
             rows.plan(self.stay)
             rows.add_hits()
-        # If ``rows_before_tile`` is set, all rows of K for this iteration are in the row cache, and this computes none.
+        # If ``rows_before_tile`` is set, the row cache has all rows of K for this iteration, and none is computed here.
         with self._lap("rows"):
             rows.compute_misses()
         self._update_optimality()
@@ -236,7 +236,7 @@ class Solver(Loop):
         if self.stream.profile.sync == 1 and self.settings.reported and self.n > UNTIMED:
             self.stream.finish()
         elif self.sync == 1 or part == "rows":
-            # If convergence checks are rare, send commands to the device only once in an iteration, after part "rows".
+            # If convergence checks are rare, flush the command queue only after launches that compute rows of K.
             self.stream.flush()
         self.history.add_seconds(part, started)
 

@@ -61,7 +61,7 @@ def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, mo
     """Choose the candidates with the largest KKT violations for the working set, and return their indices.
 
     rows, f, b: row numbers, gradients and coefficients of the candidates, (c,).
-    least, most: smallest and largest derivative of the dual over all rows, for each fixed sum of coefficients.
+    least, most: smallest and largest derivative of the dual in each group of rows with a fixed sum of coefficients.
     quota: largest number of candidates to choose. If a sum of coefficients is fixed, at most ``quota`` are chosen
         whose coefficients should rise, and at most ``quota`` whose coefficients should fall.
     """
@@ -280,7 +280,7 @@ class Sharded(Loop):
         self._candidates = self._call("step", [(one,) for one in changes])
 
     def _unchanged(self) -> list[Change]:
-        """Return for each shard a :class:`Change` without changed coefficients, which only asks for candidates."""
+        """Return for each shard a request (:class:`Change`) for candidates, which changes no coefficients."""
         made, stay = [], min(len(self._staying), self.W // 2)
         for i, staying in enumerate(split(self._staying, self._shards.sizes)):
             others = _extremes([one for k, one in enumerate(self._candidates) if k != i], self.problem.groups)
@@ -321,8 +321,8 @@ class Sharded(Loop):
 def _extremes(each: Sequence[Candidates], groups: int) -> tuple[Vector, Vector]:
     """Return the extreme derivatives of the dual over several shards, as two arrays (groups,).
 
-    A group is the rows with the same offset. The arrays have each group's smallest derivative among coefficients that
-    can rise, and its largest derivative among coefficients that can fall.
+    A group is the rows whose coefficients have one fixed sum, or all rows if no sum is fixed. The arrays have each
+    group's smallest derivative among coefficients that can rise, and its largest among coefficients that can fall.
     """
     far = np.full(groups, np.inf)
     return np.min([far, *(one.least for one in each)], axis=0), np.max([-far, *(one.most for one in each)], axis=0)
@@ -379,8 +379,8 @@ class Change(NamedTuple):
     staying
         rows of the shard that stay in the next working set, as row numbers in the shard.
     least, most
-        smallest derivative of the dual among coefficients that can rise, and largest among those that can fall, in the
-        other shards, (groups,). A group is the rows with the same offset.
+        in the other shards, (groups,): smallest derivative of the dual among coefficients that can rise, and largest
+        among those that can fall. A group is the rows whose coefficients have one fixed sum, or all rows.
     stay
         number of rows of all shards that stay in the next working set.
     computed
@@ -414,11 +414,10 @@ class Change(NamedTuple):
 class ShardInfo(NamedTuple):
     """Hold the properties of a shard, and the sizes of working set and row cache that suit the shard.
 
-    sizes: numbers that grow with rounding errors of kernel values, for most kernels the rows' squared norms.
+    sizes: squared norms of the rows, or similar numbers for some kernels, from which rounding errors are estimated.
     extent: largest and smallest of ``sizes``, and largest and smallest absolute entry of the shard's rows.
-    W: number of rows of a working set (kernel_rows.sizes).
-    cache_bytes: bytes of the row cache (kernel_rows.sizes).
-    reason: text that says why working set and row cache have their sizes.
+    W, cache_bytes: number of rows of a working set, and bytes of the row cache (kernel_rows.sizes).
+    reason: text that says why W and cache_bytes were chosen.
     row: approximate bytes of a row of X on the host.
     layout: text that names the storage format of the rows on the device.
     """
@@ -444,7 +443,8 @@ class Candidates(NamedTuple):
     least, most
         smallest derivative of the dual for coefficients that can rise, and largest for those that can fall, (groups,).
     inside, sums
-        number of free coefficients, and sum of their derivatives, (groups,). A group is the rows with the same offset.
+        number of free coefficients, and sum of their derivatives, (groups,). A group is the rows whose coefficients
+        have one fixed sum, or all rows if no sum is fixed.
     capacity
         number of slots of the shard's row cache.
     """
@@ -493,7 +493,7 @@ class Shard:
         """
         found = precision.measured(self.stream, self.gram.rows, self.kernel, self.X, self.plan)
         W, nbytes, after, reason = sizes(self.stream, self.gram, working_set, cache, n)
-        given = W, 0 if after else nbytes, reason  # no cache if it would save time only in a long solve
+        given = W, 0 if after else nbytes, reason  # after > 0: no cache, as it would save time only in a long solve
         return ShardInfo(found.sizes, found.extent, *given, row_bytes(self.X), self.gram.rows.describe())
 
     def load(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
@@ -577,7 +577,7 @@ class Shard:
             self._accumulate(X, weights)
 
     def objective(self, rho: Vector) -> Vector:
-        """Return three sums over the shard's rows, (3,): b'Kb, q'b + epsilon * sum |b|, and losses at offsets rho."""
+        """Return sums (3,) over the shard's rows: the dual's quadratic and linear terms, and losses for offsets rho."""
         with self.stream.scratch():
             return self.selection.sums(self.state.view, self.state.q, self.stream.wide(rho))
 

@@ -68,7 +68,10 @@ def subproblem(
 
 
 def selection(profile: Profile, dtype: str, constraint: Constraint) -> Variant:
-    """Return the program with the OpenCL kernels that choose working sets, and slots of the row cache for rows of K."""
+    """Return an OpenCL program. Some of its kernels choose the rows of working sets.
+
+    Other kernels choose the slots of the row cache in which rows of the kernel matrix K are stored.
+    """
     options = [*record.options(profile, dtype), f"-DWG={profile.group}", f"-DBINS={BINS}"]
     options += ["-DNO_BIAS"] * (not constraint.has_offset)
     options += ["-DSPLIT"] * (constraint is Constraint.SPLIT)
@@ -294,10 +297,10 @@ class Selection:
     Attributes
     ----------
     numbers
-        smallest and largest derivative of the dual in each chunk of rows, and sums of derivatives
-        (:meth:`read_extremes`).
+        smallest and largest derivative of the dual in each chunk of rows, and sum of the derivatives for free
+        coefficients (:meth:`read_extremes`).
     places
-        rows that have the smallest and largest derivatives, and numbers of free coefficients (:meth:`read_extremes`).
+        row numbers of the smallest and largest derivative in each chunk, and the count of free coefficients.
     counters
         four counters of the solve (:meth:`KernelRows.counters`).
     ws
@@ -362,7 +365,7 @@ class Selection:
     def merge_extremes(self, least: Vector, most: Vector) -> None:
         """Include rows on other devices in the extreme derivatives by which :meth:`choose` finds violating rows.
 
-        A group is the rows that have the same offset.
+        A group is the rows whose coefficients have one fixed sum, or all rows if no sum is fixed.
 
         least: smallest derivative of the dual in each group, (groups,), among coefficients that can rise, for the rows
             on other devices.
@@ -392,10 +395,11 @@ class Selection:
     def read_extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
         """Read what extremes.cl computed for each chunk of rows, and the counters of the solve; return three arrays.
 
-        A group is the rows that have the same offset. The first array (chunks, groups, 4) has the smallest and the
-        largest derivative of the dual, the sum of the derivatives for free coefficients, and an unused number. The
-        second array (chunks, groups, 4) has the row of the smallest derivative, the row of the largest, the number of
-        free coefficients, and an unused number. The third array has the counters (4,).
+        A group is the rows whose coefficients have one fixed sum, or all rows if no sum is fixed. The first array
+        (chunks, groups, 4) has the smallest and the largest derivative of the dual, the sum of the derivatives for free
+        coefficients, and an unused number. The second array (chunks, groups, 4) has the row of the smallest derivative,
+        the row of the largest, the number of free coefficients, and an unused number. The third array has the counters
+        (4,).
         """
         numbers, places, counters = self._extremes.read(self.stream)
         return self.stream.narrow(numbers), places, counters
@@ -403,9 +407,10 @@ class Selection:
     def optimality(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
         """Read four arrays (groups,) about the optimality of the solve, and its counters (:meth:`KernelRows.counters`).
 
-        A group is the rows that have the same offset. The numbers of the first two arrays are derivatives of the dual:
-        the smallest among coefficients that can rise, and the largest among coefficients that can fall. The third is
-        the number of free coefficients, and the fourth the sum of their derivatives.
+        A group is the rows whose coefficients have one fixed sum, or all rows if no sum is fixed. The numbers of the
+        first two arrays are derivatives of the dual: the smallest among coefficients that can rise, and the largest
+        among coefficients that can fall. The third is the number of free coefficients, and the fourth the sum of their
+        derivatives.
         """
         numbers, places, counters = self.read_extremes()
         least, most = numbers[..., 0].min(axis=0), numbers[..., 1].max(axis=0)

@@ -44,7 +44,7 @@ WORTH = 1 << 20  # a work-item does at least this many multiply-adds, so that it
 UNEVEN = 8
 # The first-level cache holds CHUNK features of both the rows of X and the rows U that a work-item multiplies.
 CHUNK = 128
-# With more than CUT * CHUNK features, a CPU sums K(X, U) CHUNK features at a time. CUT is for many or few rows U.
+# With more than CUT * CHUNK features, a CPU sums K(X, U) CHUNK features at a time. CUT depends on the number of rows U.
 CUT = {"many": 1, "few": 4}
 WAIT = 1.5  # for few rows U, a CPU waits for memory: a multiply-add of K(X, U) then costs WAIT times as much
 # Cost of the kernel function in the layouts "dense" and "clustered", as a multiple of the profile's value_cost.
@@ -53,8 +53,10 @@ DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
 AHEAD = 64  # kernels prefetch the values of rows this number of features ahead of their use
 # A work-item takes at most RUN lane groups, each of V rows. A compute unit gets at least SHARE work-items.
 RUN, SHARE = 16, 8
-SKIPPED = 1024  # a multiply-add costs more if a cluster leaves out more than this many columns, zero in all its rows
-SCATTERED = 1280  # a multiply-add costs twice as much if a cluster of rows leaves out SKIPPED + SCATTERED columns
+# On CPUs, a multiply-add costs more if more than SKIPPED columns of X are zero in all rows that are stored together.
+SKIPPED = 1024
+# On CPUs, a multiply-add costs twice as much if SKIPPED + SCATTERED columns are zero in all rows stored together.
+SCATTERED = 1280
 FIRST = 600.0  # cost of loading a feature of the rows U of K(X, U) into a cache; a multiply-add of dense rows costs 1
 NEAR = 256  # this many features of the rows U of K(X, U) stay in a cache, and cost nothing to load
 STAGING = 256 << 20  # bytes of rows that are copied at a time to a device that does not share the host's memory
@@ -94,7 +96,10 @@ class Columns(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Return whether all lane groups store all features. If so, ``columns`` is ``at``, and no kernel reads it."""
+        """Return whether all lane groups, each of V rows with interleaved values, store all features.
+
+        If they do, kernels do not read the buffer ``columns`` of stored features, and get ``at`` in its place.
+        """
         return self.columns is self.at
 
 
@@ -220,15 +225,16 @@ def split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray
 
 
 def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
-    """Copy rows of X to the device, from which the caller fills lane groups of V rows.
+    """Copy rows of X to the device in parts, so that the caller can arrange them in lane groups.
 
-    ``order`` has the row number in X for each position in the lane groups, -1 for padding. The rows of a range of lane
-    groups are copied at a time. For each range, yield
+    A lane group is V rows whose values the caller interleaves. ``order`` has the number in X of the row at each
+    position of the lane groups, -1 for padding. If the device can read all of X already, no row is copied, and there is
+    one part. A part has the rows of a range of lane groups. For each part, yield
 
     - the range of lane groups;
-    - a :class:`Source`, which describes a buffer with the rows of the range and gives the number row0 of its first row;
-    - a buffer with a number for each position in all lane groups, -1 for padding. The position gets the row of the
-      source with the index (number - row0).
+    - a :class:`Source`, which describes the buffer with the rows. ``row0`` is the number of the buffer's first row;
+    - a buffer with the row number at each position of all lane groups, -1 for padding. Row number r is row r - row0 of
+      the source. These numbers may differ from those in X.
     """
     n, d = X.shape
     groups = len(order) // V
@@ -265,7 +271,7 @@ class LaneReader(Reader):
 
     def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
-        # _panels: the largest capacity of a panel so far, and a buffer of the indices at which its lane groups begin
+        # _panels: (capacity, at). at[g] is the index where group g of V rows begins in a buffer of ``capacity`` rows U.
         self._panels: tuple[int, Buffer] = (0, None)
         self._gathers: dict[str, OpenCLKernel] = {}  # OpenCL kernels for "two", "few" and "many" rows U of K(X, U)
 
@@ -400,8 +406,9 @@ class Lanes(Layout):
     def single(self, profile: Profile, dtype: str, shape: str) -> Tile:
         """Return the sizes, by macro name, of a block of K(X, U) whose sums a CPU's work-item keeps in registers.
 
-        GROUPS is the number of lane groups of X in the block. It is 1, and a lane group is V rows. COLUMNS is the
-        number of rows of U in the block. AHEAD is 0, so the kernel does not prefetch.
+        ``shape`` is the size class of U: "two", "few" or "many" rows. COLUMNS is the number of rows of U in the block.
+        GROUPS is the number of lane groups of X in the block, here 1. A lane group is V rows with interleaved values.
+        AHEAD is 0: the kernel does not prefetch.
         """
         registers = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]
         columns = math.gcd(self.width(profile, dtype, shape), 1 << registers.bit_length() - 1)
@@ -410,8 +417,9 @@ class Lanes(Layout):
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         """Return the sizes, by macro name, of the block of K(X, U) whose sums a work-item keeps in registers.
 
-        ``shape`` is the size class of U: "two", "few" or "many" rows (profiles.shape_class). ``of_panel`` says that
-        the product is K(U, U) instead. The buffer of the rows U stores all features.
+        ``shape`` is the size class of U: "two", "few" or "many" rows (profiles.shape_class). If ``of_panel`` is true,
+        the product is K(U, U), and all its rows are in the buffer of the rows U. This buffer stores all features of U,
+        even if X is stored without features that are zero.
         """
         chosen = {**profile.tiles[shape]}
         if profile.style == "simd":
@@ -436,7 +444,7 @@ class Lanes(Layout):
         """
         tiles, units = super().size(stream, numbers, of_panel, groups, cells), stream.compute_units
         rounds = tiles // (units * TILES)
-        # the rows of a triangle of a square matrix differ in length, so small work-items share them better
+        # The rows of a triangle of K(U, U) differ in length. One block for each work-item balances the load.
         uneven = of_panel and rounds < UNEVEN
         if uneven or "GROUPS" not in numbers:
             return tiles

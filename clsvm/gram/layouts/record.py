@@ -35,7 +35,7 @@ from clsvm.opencl.stream import Buffer, Stream
 WHOLE = 8  # kernels that choose a working set read 8 rows at once, so rows are padded to a multiple of 8
 WORKING = 512  # assumed number of right-hand rows U of a product K(X, U) if the caller gives none
 WAIT = 4 / 3  # for few rows U, a CPU waits for memory: a multiply-add of K(X, U) then costs WAIT times as much
-LAUNCHES = 20  # profile.outer_cost, the overhead of an outer iteration, counts as the cost of this many kernel launches
+LAUNCHES = 20  # a kernel launch is estimated to cost 1 / LAUNCHES of profile.outer_cost, an outer iteration's overhead
 
 Text = tuple[str, list[str]]  # OpenCL text of a program, and its -D options
 Places = tuple[NDArray[np.int32], NDArray[np.int32]]  # the arrays Rows.order and Rows.position
@@ -195,7 +195,7 @@ class Rows:
 
     @property
     def length(self) -> int:
-        """Return the number of values that a right-hand row of a product has in its buffer, the panel."""
+        """Return how many values a row of U takes in the buffer of the right-hand rows U of a product K(X, U)."""
         return self.d
 
     def buffers(self) -> tuple[Buffer, ...]:
@@ -337,7 +337,7 @@ class Reader(ABC):
 
     @abstractmethod
     def values_bytes(self, capacity: int) -> int:
-        """Return how many bytes the features of ``capacity`` rows U of K(X, U) take in their buffer, the panel."""
+        """Return the size in bytes of a buffer for the features of ``capacity`` right-hand rows U of K(X, U)."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         """Return a view of ``capacity`` rows of a panel, the buffers of the rows U of K(X, U), from row ``first`` on.
@@ -450,7 +450,10 @@ class Layout(ABC):
         """Return the cost of a value of K in multiply-adds of dense rows; None if "auto" may not choose the layout."""
 
     def setup_cost(self, survey: Survey) -> float:
-        """Return the cost of converting a row to the layout, without copying it, in multiply-adds of dense rows."""
+        """Return the cost of converting a row to the layout, as a number of multiply-adds in products of dense rows.
+
+        The cost of copying the row to the device is not included.
+        """
         return 0.0
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
