@@ -121,7 +121,10 @@ def split(rows: NDArray[np.intp], sizes: Sequence[int]) -> list[NDArray[np.intp]
 
 
 def call_part(part: Any, name: str, given: Sequence[Any]) -> Any:
-    """Return the result of the method ``name`` of ``part`` for the arguments ``given``, or the attribute ``name``."""
+    """Call the method ``name`` of the object ``part`` with the arguments ``given``, and return the result.
+
+    If ``name`` is an attribute that is not a method, return its value.
+    """
     found = getattr(part, name)
     return found(*given) if callable(found) else found
 

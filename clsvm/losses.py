@@ -58,7 +58,8 @@ class Loss:
         upper bound of the sum of |dl/df| over the outputs of a row.
     scaled
         function that takes the unit u of each output, (k, 1). It returns the Loss for decision values and targets that
-        are divided by u (:meth:`in_units`). None if this Loss is the same function, or if the loss is never scaled.
+        are divided by u (:meth:`in_units`). None in two cases: division by u does not change the function (squared
+        loss), or the loss is never scaled (losses of classes).
     """
 
     name: str

@@ -16,11 +16,11 @@
 // Work-items: one, which computes with vectors of DW rows (fold.cl). An iteration is one pass over the problems and the
 // W rows. The pass computes F[p][k] += D[p] * Q[j][k] and then the violation of each row k:
 //   max_p F[p][k] - min_p (F[p][k] + U[p][k])
-// By definition, the maximum is only over coefficients above their lower bounds. The formula needs no lower bounds.
-// For a row with penalty C, the upper bounds of the coefficients are C in the row's own class and 0 in other classes.
-// The lower bounds are -C. If one coefficient is -C, the sum 0 requires that all others are at their upper bounds. So
-// the minimum is the gradient of this coefficient. If its gradient is the maximum too, the formula gives 0, and the row
-// has no violation.
+// By the definition of a violation, the maximum leaves out each coefficient at its lower bound. The formula may include
+// such a coefficient for this reason: for a row with penalty C, the lower bounds are -C, and the upper bounds are C in
+// the row's own class and 0 in other classes. If one coefficient is -C, the sum 0 forces all others to their upper
+// bounds. The minimum is then the gradient of the one coefficient. If this gradient is the maximum too, the formula
+// gives 0. The number 0 is right, because the row has no violation.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
 // also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
 kernel EXPLICIT void subproblem(const int n, const int problems, const int W, global const int *restrict ws,

@@ -12,20 +12,22 @@
 // During the solve, four arrays describe the problems p and the rows k = 0 .. W - 1 of ws:
 //   B[p][k]    the coefficient of row k in problem p
 //   F[p][k]    its gradient, minus a number that is the same in all problems and so does not change violations
-//   U[p][k]    0 if the coefficient can rise, else infinity
-//   D[p]       the change of B[p][i] in the previous iteration, where i is the row that this iteration changed
+//   U[p][k]    0 if the coefficient is below its upper bound, else infinity
+//   D[p]       the change of B[p][j] in the previous iteration, which changed the coefficients of a row j
 // ``state`` is the memory of F, U and D. ``delta`` is the memory of B until the end of the solve.
 // Work-items: one work-group of WG items. Item l takes the rows l, l + WG, ... of the working set. Consecutive items
 // read consecutive addresses.
 // An SMO iteration has three steps:
-//   1. Update each F[p][k] for the previous iteration: add D[p] * Q[i][k]. Compute the violation of each row k:
+//   1. Update each F[p][k] for the previous iteration: add D[p] * Q[j][k]. Compute the violation of each row k:
 //        max_p F[p][k] - min_p (F[p][k] + U[p][k])
 //   2. Find the row i with the largest violation.
 //   3. Find the best coefficients of row i in all problems (row_threshold.cl).
-// The minimum is over the coefficients that can rise, because U is infinite for the others.
-// The maximum is over all coefficients, although a coefficient at its lower bound cannot fall. If a row has such a
-// coefficient, all its other coefficients are at their upper bounds, because the sum is 0. So the minimum is the
-// gradient of this coefficient. If the maximum is the same gradient, the violation is 0.
+// The minimum leaves out each coefficient at its upper bound, because U is infinite there. By the definition of a
+// violation, the maximum leaves out each coefficient at its lower bound. The formula may include such a coefficient for
+// this reason: for a row with penalty C, the lower bounds are -C, and the upper bounds are C in the row's own class and
+// 0 in other classes. If one coefficient is -C, the sum 0 forces all others to their upper bounds. The minimum is then
+// the gradient of the one coefficient. If this gradient is the maximum too, the formula gives 0. The number 0 is right,
+// because the row has no violation.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
 // also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(

@@ -58,8 +58,7 @@ class DistributedFits(Fits):
             for future in waiting:
                 jobs, data_used = futures.pop(future)
                 if (outcome := _result_of(future)) is None:
-                    # Several groups of fits can lose the same copy of the data. This is counted as one loss, and the
-                    # data are sent again once.
+                    # If several groups of fits lose the same copy of the data, only one loss is counted.
                     if data_used is data:
                         losses += 1
                         if losses > MAX_LOSSES:

@@ -75,7 +75,7 @@ class PreparedFit:
         plan = plan or planned(stream.profile, X, kernel, options)
         if isinstance(X, DeviceRows):
             stream.reserve(X.nbytes)  # X is in a buffer of another stream, but counts in this stream's memory limit
-        elif plan and X.shape[0] > host.MOST:  # an X of fewer rows stays on the host, which may have to solve
+        elif plan and X.shape[0] > host.MOST:  # fewer rows are not copied here: the host may solve their problem
             X = on_device(stream, X, plan)
         self.gram, self._scales = products(stream, X, kernel, options, dtype, plan)
         exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_precomputed(X)
@@ -161,7 +161,8 @@ class PreparedFit:
             settings["max_iter"] = most if most < 0 else most - found.steps
         if found is None or host.can_solve(self.stream, problem):
             return self._on_host.finish(problem, found, share, **settings)
-        if found.unfinished(most):  # SMO continues, because K on the host would exceed memory_limit
+        # If the host lacks memory for K, SMO continues on the device up to the caller's limit of ``most`` iterations.
+        if found.unfinished(most):
             found = self.solve_smo(problem, **settings | {"start": problem.feasible(found.b)}).after(found)
         return found.with_precision_status(self._double_error, self.settings)
 

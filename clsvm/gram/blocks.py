@@ -52,17 +52,17 @@ ROWS_SHARE, PLAIN_SHARE, SHARE, WORKING_SHARE = (
 # bytes of solver state for each row of X: gradient, coefficient, bounds, and its indices in working set and row cache
 STATE_BYTES = 56
 BLOCK = 256 << 20  # largest size in bytes of a block of rows of X, unless a solve copies X to the device many times
-# UNIFIED: largest size in bytes of a block if many passes over X follow, on a device that shares the host's memory.
-# COPIED: largest size in bytes of a block if many passes over X follow, on a device with its own memory.
+# UNIFIED: largest size in bytes of a block of X's rows, if a device that shares the host's memory reads X many times.
+# COPIED: largest size in bytes of a block of X's rows, if X is copied many times to a device with its own memory.
 UNIFIED, COPIED = 2 << 20, 64 << 20
 MIN_ROWS = 1280  # blocks of this many rows may exceed UNIFIED bytes, since with fewer rows some cores would idle
 ONE, TWO, COPY = (
-    1.1,  # ONE: a pass over X in blocks of rows takes ONE times a block's memory, if the device has one block at a time
-    3,  # TWO: a pass over X in blocks of rows takes TWO times a block's memory, if the device has two blocks at a time
-    5,  # COPY: a pass over X in blocks of rows takes COPY times a block's memory, if the device has its own memory
+    1.1,  # ONE: a pass over X takes this many times the memory of a block of rows, if one block is copied at a time
+    3,  # TWO: a pass over X takes the memory of this many blocks of rows: one in use, the next one, temporary buffers
+    5,  # COPY: a pass over X takes this many times the memory of a block of rows, if the device has its own memory
 )
 ROW_OVERHEAD = 16  # bytes for a row's squared norm and for its place in the order in which the device stores rows
-UNEVEN = 1.5  # a block of at most s sparse rows has at most UNEVEN times as many entries as s average rows
+UNEVEN = 1.5  # a block of at most s sparse rows has at most UNEVEN times as many entries as s rows on average
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
 # LAID: cost of copying one value of a row to the device. One multiply-add in a product of dense rows costs 1.
 # FILLED: cost of copying one value if an OpenCL kernel reads it in host memory. One multiply-add costs 1.
@@ -159,7 +159,7 @@ class Streamed:
         return self.slices[::-1] if self._again and self._passes % 2 == 0 else self.slices
 
     def passing(self) -> AbstractContextManager[Iterator[Block]]:
-        """Return a context with an iterator over the blocks of X.
+        """Return a context manager, whose value is an iterator over the blocks of X.
 
         For each block, the iterator yields the slice of rows, and the rows on the device. The caller must wait until
         its queue is idle before it requests the next block. The request frees the current block, and all buffers that
@@ -196,7 +196,9 @@ class Streamed:
                 for rows, following in zip(slices, [*slices[1:], None], strict=True):
                     if os.getpid() != process:
                         words = "a process that was forked while X was being read cannot continue the fit or prediction"
-                        raise DeviceError(f"{words}: the thread that reads X runs in the parent process only")
+                        raise DeviceError(
+                            f"{words}: the thread that reads X is in the parent process only; continue there"
+                        )
                     made = coming.result()
                     if used is not None:
                         other.free(*used.buffers())
@@ -207,7 +209,7 @@ class Streamed:
                     used = made
             finally:
                 # Wait until the worker thread is idle, because the buffers that it fills are freed next.
-                # Leaving the executor's context may not wait: Ctrl-C can mark a busy thread as done before Python 3.13.
+                # Before Python 3.13, leaving the executor may not wait, because Ctrl-C can mark a busy thread as ended.
                 if os.getpid() == process:  # a forked process has no worker thread
                     worker.submit(int).result()
 
@@ -237,7 +239,7 @@ def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice
 
     ``cells`` is None if all rows have equally many entries. Otherwise cells[i] is the number of entries in the rows
     before row i, and cells[n] is the number in all rows. A run is shortened if it would have more entries than
-    UNEVEN * step average rows.
+    UNEVEN * step rows have on average.
     """
     first = 0
     most = 0 if cells is None else int(UNEVEN * step * int(cells[n]) / n)
@@ -276,10 +278,10 @@ class Window:
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[tuple[Rows, Iterator[range]]]:
-        """Return a context with a record of all rows X (Rows), and an iterator that copies one block after another.
+        """Return a context manager. Its value is a record of all rows X (Rows), and an iterator over the blocks of X.
 
-        Each block is copied into the same buffer, the window. The iterator then yields the indices of the block's lane
-        groups. A lane group is V rows with interleaved values. The window is freed when the context ends.
+        Each step of the iterator copies the next block into one buffer, the window. The step yields the indices of the
+        block's lane groups, each of which is V rows with interleaved values. The end of the context frees the window.
         """
         stream, X, rows, itemsize = self._stream, self._passing.X, self._rows, self._passing.itemsize
         n, d = X.shape
@@ -331,7 +333,7 @@ class Fetched:
     Rows are copied into the panel in one of two ways:
 
         through a device copy: the host copies the rows to the device, and a kernel copies them into the panel. A copy
-            in CSR stays on the device, because every product fills the panel from the copy, one block after another.
+            in CSR is kept: the panel holds only a block of the rows U at a time, so every product reads the copy again.
         directly: a kernel copies the rows from the host's memory into the panel (:class:`Window`).
 
     Attributes
@@ -342,9 +344,9 @@ class Fetched:
     count
         number of rows in the panel.
     ids
-        ascending row numbers in X of the rows that stay on the device; None if no rows stay.
+        row numbers in X of the rows in a kept CSR copy, ascending; None if no copy is kept.
     gram
-        operator over the rows that stay on the device; None if no rows stay.
+        kernel operator (Gram) of the rows in a kept CSR copy; None if no copy is kept.
     """
 
     at: Buffer
@@ -354,7 +356,7 @@ class Fetched:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return the buffers to free with the panel: ``at``, and the buffers of the rows that stay on the device."""
+        """Return the buffers to free with the panel: the rows' places ``at``, and the buffers of a kept CSR copy."""
         return (self.at, *self.gram.buffers()) if self.gram else (self.at,)
 
 
@@ -450,7 +452,7 @@ class BlockGram(Operator):
                 made.fetched.ids = np.sort(self._longest[:capacity])
                 made.fetched.gram = self._fetch(made.fetched.ids)
             if square:
-                # Allocate this buffer last: other panels use it too, and an error after the allocation would free it.
+                # Make this buffer last, because panels share it and an error after it would free it (stream.tentative).
                 self._few.slot(made.capacity)
         return made
 

@@ -29,8 +29,8 @@ _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).
 _DIGITS = 1e-3
 _CELLS = 1 << 18  # the host computes about this many terms e(x_j, y_j) of f(sum_j e(x_j, y_j)) at a time
 _SAMPLE = 500  # number of rows on which Kernel.check tests a kernel function
-# Kernel.rounding tests rows with <x,y> = (1 - t) |x| |y|, for t = 0 and t = 2 (eps / 2)^s with exponents s in [0, 1].
-_STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # the 1000 values are for functions of |x - y| alone
+# _STEPS: exponents s. Kernel.rounding tests <x,y> = (1 - t) |x| |y|, t = 2 (eps / 2)^s, with the rounding error eps.
+_STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # exponents to test: 1000 for K of |x - y| alone, else 200
 # Kernel.rounding tests rows whose squared norms are the products of _SIZES and the largest squared norm.
 _SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])
 
@@ -366,10 +366,10 @@ class Kernel:
         The sizes (:meth:`sizes`) of the rows x and y lie between ``least`` and ``size``, or are 0. ``eps`` is the
         dtype's relative rounding error. K depends on inner products <a,b> of these rows, or on a sum of e(x_j, y_j).
         Both have ``terms`` terms. Let m = 1 + 0.75 * sqrt(terms). The error of <a,b> is about m * ``eps`` * |a| |b|.
-        The error of the sum is about max(4, m) * ``eps`` * ``size``. To both, ``floor`` is added for underflow.
+        The error of the sum is about max(4, m) * ``eps`` * ``size``. Underflow adds ``floor`` to both errors.
 
-        K is computed for a grid of norms and distances. The error of K at a grid point is the change of K by the errors
-        of its arguments, but at least min(2, m) * ``eps`` * |K|. r is infinite if K is finite at no grid point.
+        K is computed on a grid of inner products or sums. Let c be the change of K by their errors. r is the largest
+        value of max(c / ``eps``, min(2, m) * |K|) on the grid, or infinite if K is finite at no grid point.
         """
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
@@ -452,7 +452,7 @@ class Kernel:
         return Evaluation(whole.largest, *errors, whole.out_of_range or terms.out_of_range)
 
     def _entry_error(self, high: float, eps: float) -> float:
-        """Return the largest change of a term e(x, y) of K's sum if x = ``high`` becomes high * (1 - eps)."""
+        """Return the largest |e(high * (1 - eps), y) - e(high, y)| over tested y, if K depends on sum_j e(x_j, y_j)."""
         farthest = 1 if self.spec.nonnegative else 2
         y = high * (1 - farthest * np.concatenate([[0.0], eps ** np.linspace(1, 0, 40)]))
         change = np.abs(self._element(high * (1 - eps), y) - self._element(high, y))
@@ -556,9 +556,9 @@ class Kernel:
             else:
                 kernel = cls(text, **params)
         except KeyError as error:
-            raise ValueError(f"a kernel's record needs {error}, got {str(record)[:80]!r}") from None
+            raise ValueError(f"a saved kernel's dictionary needs {error}, got {str(record)[:80]!r}") from None
         if kernel.record() != record:
-            raise ValueError(f"a kernel's record must equal {kernel!r}.record(), got {str(record)[:200]}")
+            raise ValueError(f"a saved kernel's dictionary must equal {kernel!r}.record(), got {str(record)[:200]}")
         return kernel
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -115,13 +115,18 @@ class Folds(Fits):
     def _solve_fits(
         self, job: Job, subproblems: list[Subproblem], prepared: PreparedFit, before: list[FoldSolution]
     ) -> list[FoldSolution]:
-        """Solve the dual problems ``subproblems`` of a fit, extended to all n rows of the search. Return the solutions.
+        """Solve the dual problems ``subproblems`` of a fit, and return the solutions.
+
+        Each problem is solved as a problem over all n rows of the search. Rows that take no part in it have the
+        coefficient 0.
 
         before: solutions of a similar fit, from which the solves start; empty if there is no such fit.
 
         If rounding of kernel values could change a decision value by more than DECISION_ERROR, the solution is checked
-        in float64. The solve continues if the check fails. Return an empty list if a solve stalls, or if the dtype is
-        too coarse for the tolerance. The search then calls the estimator's own ``fit``.
+        in float64. The solve continues if the check fails.
+
+        Return an empty list if a solve stalls, if a solution to be checked has not converged, or if the dtype is too
+        coarse for the tolerance. The search then calls the estimator's own ``fit``.
         """
         estimator, began = job.estimator, perf_counter()
         options, copies = self.options(estimator), TASKS[estimator._task].copies
@@ -310,9 +315,10 @@ class NystromFolds(Fits):
             self.results[job.id] = FoldResult(values, seconds, found.status.converged)
 
     def _task(self, part: list[Job]) -> Task:
-        """Return one optimization problem that has the outputs of several fits.
+        """Return one optimization problem for all fits of ``part``, so that they are solved together.
 
-        The problem's row weights have the shape (n,) for a single fit, else (outputs, n).
+        Each fit has one or more outputs, which are decision functions with their own targets. The returned problem has
+        the outputs of all fits. Its row weights have the shape (n,) for a single fit, else (outputs, n).
         """
         tasks = [self._of_fold(job) for job in part]
         if len(tasks) == 1:

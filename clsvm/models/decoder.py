@@ -34,7 +34,7 @@ from clsvm.errors import warn
 from clsvm.tasks import ONE_CLASS
 
 Vector = NDArray[np.float64]
-CLASSES = 40  # pairs of classes are computed for blocks of at most CLASSES classes, unless there are few rows
+CLASSES = 40  # one-vs-one decision values are computed for blocks of at most CLASSES classes, unless rows are few
 Rows = NDArray[np.intp]
 FOLDS = 5
 MIN_PROBABILITY = 1e-7  # probabilities of pairs are clipped to MIN_PROBABILITY ... 1 - MIN_PROBABILITY, as in LIBSVM
@@ -100,7 +100,7 @@ class Decoder:
         return self.of_pairs and not self.break_ties
 
     def by_value(self, values: Vector) -> NDArray[Any]:
-        """Return the predictions from the result of decision_function: labels, 1 or -1 for one class, or numbers."""
+        """Return class labels, numbers (regression), or 1 and -1 (one-class SVM) for results of decision_function."""
         if len(self.classes):
             chosen = values.argmax(axis=1) if values.ndim == 2 else (values > 0).astype(np.intp)
             return np.asarray(self.classes[chosen])
@@ -178,9 +178,9 @@ def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offse
 
     one: for each pair, the sums over the support vectors of a, (pairs, samples). Pairs are sorted by a, then by b.
     other: for each pair, the sums over the support vectors of b, (pairs, samples). Pairs are sorted by b, then by a.
+        If ``own`` equals ``others``, ``one`` and ``other`` are the same array. It has both sums of each pair, sorted by
+        the class whose support vectors are summed, then by the other class.
     offsets: intercepts (pairs,) of all pairs of the k classes.
-
-    If ``own`` equals ``others``, ``one`` and ``other`` are one array, which has a row for (a, b) and a row for (b, a).
     """
     same_block = own == others
     one = one.reshape(own.stop - own.start, -1, one.shape[1])
@@ -207,7 +207,7 @@ def votes(strips: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
         positive = (values > 0).view(np.int8)
         won[first] += positive.sum(axis=0, dtype=np.int32)
         won[others] -= positive
-    won += np.arange(k, dtype=np.int32)[:, None]  # class i is second in i pairs; its defeats were subtracted above
+    won += np.arange(k, dtype=np.int32)[:, None]  # class i is second in i pairs, and won those not subtracted above
     return won.T.astype(np.intp)
 
 

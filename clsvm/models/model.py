@@ -36,7 +36,8 @@ from clsvm.system import explained
 from clsvm.tasks import ONE_CLASS, TASKS
 
 Vector = NDArray[np.float64]
-# A Reduction f(strips, n, k) computes an array with a row for each of n samples from decision values of k classes.
+# A Reduction is a function f(strips, n, k) that returns an array with a row for each of n samples.
+# ``strips`` of a Reduction f(strips, n, k) is an iterator over the decision values of all pairs of k classes.
 Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]
 
 # Decision values of pairs of classes take at most MAX_BYTES bytes, and at most the memory limit divided by SHARE.
@@ -58,7 +59,8 @@ class _Sums(NamedTuple):
         function respond(rows, classes, problems) that returns the sums. Its arguments are slices: ``rows`` selects rows
         of X, ``classes`` selects the classes whose support vectors are summed, and ``problems`` selects rows of
         dual_coef. The result for r rows, c classes and p rows of dual_coef has the shape (c * p, r). Its row i * p + j
-        is for class i and row j of dual_coef. A model without pairs of classes counts all support vectors as one class.
+        is for class i and row j of dual_coef. If the model has no binary classifiers for pairs of classes, all support
+        vectors count as one class, so c is 1.
     """
 
     n: int

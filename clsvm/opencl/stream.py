@@ -145,8 +145,10 @@ class Stream:
     def reserve(self, nbytes: int) -> None:
         """Reserve ``nbytes`` bytes of the stream's memory limit: count them as allocated from now on.
 
-        Reserved bytes are for buffers that are later made in a ``with`` block of :meth:`unreserved`, or for arrays on
-        the host. Raises MemoryLimitError if fewer bytes are free.
+        The bytes are reserved for arrays on the host, or for later buffers. Such buffers must be made in the block of
+        ``with stream.unreserved(nbytes)``, so that they do not count twice.
+
+        Raises MemoryLimitError if fewer bytes are free.
         """
         self._make_available(nbytes)
         self.charge(nbytes)

@@ -49,15 +49,15 @@ ALIGN = 256  # buffers for rows of X hold a multiple of ALIGN rows, so that buff
 SHORT = 0.5  # a Newton step is not made if the line search finds the minimum at less than SHORT of its length
 BLOCK = 1024  # at most BLOCK rows are added to the Cholesky factor at a time, so that BLOCK^2 values of K fit in caches
 # COPIES: on the host, a step with m free coefficients takes at most COPIES arrays (m, m) in the dtype of K.
-# PRODUCTS: inner products in a :class:`Factor` of m free coefficients take at most PRODUCTS * m^2 bytes.
+# PRODUCTS: a step with m free coefficients takes at most PRODUCTS * m^2 bytes for products of columns (Factor.products).
 COPIES, PRODUCTS = 8, 32
 # A Cholesky factor is used again if at most this share of its coefficients became free or reached a bound since.
 MAX_CHANGED = 0.25
 # LOW: convergence checks begin to record the KKT violation when it has fallen to LOW times its first value.
-# LATE: in a problem of n rows, convergence checks record any violation once LATE * n rows of K were computed.
+# LATE: once SMO computed more than LATE * n rows of K (n, n), checks record the KKT violation, however large it is.
 LOW, LATE = 0.5, 4
-# CHECKS_BEFORE: a first Newton step is considered after more than this number of recorded violations.
-# CHECKS_BETWEEN: a later Newton step is considered after more than this number of newly recorded violations.
+# CHECKS_BEFORE: a first Newton step is considered after more than this number of recorded KKT violations.
+# CHECKS_BETWEEN: after a Newton step, another one is considered if more than this number of checks followed.
 CHECKS_BEFORE, CHECKS_BETWEEN = 4, 2
 FAILURE_FACTOR = 4.0  # each Newton step that does not lower the dual multiplies the estimated cost of the next by this
 MIN_SAVING = 4.0  # a first Newton step is made only if SMO would cost more than MIN_SAVING times as much as the step
@@ -164,9 +164,10 @@ class Factor:
 
 
 def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
-    """Yield ridges to try, in rising order, for a Cholesky factor of K + ridge * I among ``rows`` rows.
+    """Yield ridges to try, in rising order, until K + ridge * I has a Cholesky factor. K has ``rows`` rows.
 
-    Each ridge is relative to K's mean diagonal entry. The first is near the rounding error of ``dtype``.
+    Each ridge is a multiple of K's mean diagonal entry. The first is RIDGE * sqrt(rows) times the rounding error of
+    ``dtype``.
     """
     for k in range(TRIES):
         yield RIDGE_GROWTH**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows))
@@ -535,14 +536,17 @@ class Newton:
     def _kernel_values(
         self, known: Rows, others: Rows, panel: Panel, at: Buffer, count: Buffer, out: Buffer
     ) -> tuple[Matrix, Matrix]:
-        """Return K between the rows ``known`` and ``others``, and the lower triangle of K among ``others``.
+        """Compute two kernel matrices on the device, and return them as arrays on the host.
 
-        The arguments ``panel``, ``at``, ``count`` and ``out`` are device buffers that the method overwrites.
+        The first array has the kernel values K(known, others). The second array has K(others, others), of which only
+        the lower triangle is valid. ``known`` and ``others`` are row numbers of X.
 
-        panel: the rows of X with the numbers ``known``, then those with the numbers ``others``.
-        at: the positions of these rows in the device's order of rows.
-        count: the number of these rows.
-        out: the kernel matrix among these rows.
+        Before its return, the method overwrites four device buffers with data of all rows, ``known`` before ``others``:
+
+        panel: the rows themselves.
+        at: the positions of the rows in the device's order of rows.
+        count: the number of rows.
+        out: the kernel values among the rows, as far as the two arrays need them.
         """
         stream, gram, W = self._stream, self._gram, panel.capacity
         k, m = len(known), len(known) + len(others)

@@ -110,12 +110,13 @@ def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False
 
     The layout is "csr" in two cases:
 
-    - :func:`single_pass_plan` gives "dense", but the cost of "csr" in plan.whole is below SOONER * (cost of "dense").
+    - :func:`single_pass_plan` gives "dense", but "csr" costs less than SOONER times as much as "dense". The dictionary
+      plan.whole has these estimated costs of a kernel value, which include a share of the cost of storing the rows.
     - ``plan`` has the layout "inverted", ``free`` is true, and no column of X is worth storing densely.
 
     Otherwise the layout is that of :func:`single_pass_plan`. ``free`` says that the user left the choice of the layout
-    to the library. If X is sparse and would take more than ``limit`` bytes as dense float64 rows, no layout is replaced
-    by "dense".
+    to the library. If X is sparse and would take more than ``limit`` bytes as dense float64 rows, the layout is "dense"
+    only if ``plan`` already has it.
     """
     other = single_pass_plan(plan, X, limit)
     sooner = plan.whole.get(CSR.name, np.inf) < SOONER * plan.whole.get(DENSE.name, 0.0)
@@ -137,7 +138,7 @@ def streamed_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
 
     "csr" replaces the layouts "hybrid" and "inverted", because separating dense from sparse columns takes longer than
     it saves. :func:`single_pass_plan` replaces other layouts. If X is sparse and would take more than ``limit`` bytes
-    as dense float64 rows, no layout is replaced by "dense".
+    as dense float64 rows, the layout is "dense" only if ``plan`` already has it.
     """
     return _as(plan, CSR.name) if LAYOUTS[plan.kind].splits else single_pass_plan(plan, X, limit)
 
@@ -176,9 +177,9 @@ def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str
     converting a row to the layout, since a fit of n rows computes about n kernel values with each row. ``offered``
     holds the names of the layouts.
 
-    The cost of computing takes long to estimate for the layout "clustered". If ``auto`` is true, "clustered" is
-    therefore left out if 1 / n of its cost of converting a row is higher than another layout's cost in the second
-    dictionary.
+    The cost of computing takes long to estimate for the layout "clustered". If ``auto`` is true, the estimate is
+    skipped in one case: 1 / n of the cost of converting a row to "clustered" is already higher than another layout's
+    cost in the second dictionary. Both dictionaries then leave out "clustered".
     """
     costs: dict[str, float] = {}
     whole: dict[str, float] = {}
@@ -210,7 +211,7 @@ def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
 def _mean(X: Data, columns: NDArray[np.bool_]) -> NDArray[np.float64]:
     if sp.issparse(X):
         return (np.bincount(X.indices, X.data, minlength=X.shape[1]) / X.shape[0])[columns]  # bincount sums in float64
-    if (step := X.shape[0] // _MEANT) > 1:  # average a sample of the rows, or all rows if the sample has an outlier
+    if (step := X.shape[0] // _MEANT) > 1:  # to save time, take a sample's mean, unless the sample has an outlier
         some = X[::step]
         with np.errstate(over="ignore"):
             sizes = np.einsum("ij,ij->i", some, some)
