@@ -39,14 +39,15 @@ inline float high_of(const float x) { return as_float((as_uint(x) + 0x1000u) & 0
 #define EXCHANGING , exchange + get_local_id(0) / WARP * EXCHANGED
 #define EXCHANGING_PARAMETER , local float *exchange
 #define READ(x) as_float(as_uint(x) & 0xffffe000u)
-// Compute S[a][b] += sum_j U[a][j] * X[b][j] for tf32 numbers, as the instruction mma.sync m16n8k8 does.
-// U has 16 right-hand rows a, X has 8 rows b, and both have 8 features j. ``units`` is called by all items of a warp.
-// The 32 work-items of a warp hold the three matrices together, as the PTX manual says. Item ``lane`` holds (integer
-// divisions):
+// Compute S[a][b] += sum_j U[a][j] * X[b][j] for tf32 numbers, as NVIDIA's instruction mma.sync m16n8k8 does.
+// U has 16 rows a, X has 8 rows b, and both have 8 features j. All work-items of a work-group call the function
+// ``units`` below together. Each warp of 32 work-items has its own matrices S, U and X. The items of a warp hold these
+// matrices together, as the PTX manual says. Item ``lane`` of the warp holds (all divisions are integer divisions):
 //   u[r] = U[lane / 4 + 8 * (r % 2)][lane % 4 + 4 * (r / 2)] for r < 4
 //   x[r] = X[lane / 4][lane % 4 + 4 * r] for r < 2
 //   sums[s] = S[lane / 4 + 8 * (s / 2)][2 * (lane % 4) + s % 2] for s < 4
-// The items exchange their numbers through local memory: exchange[32 * r + lane] = u[r], of_x[32 * r + lane] = x[r].
+// The items of a warp exchange the numbers u and x through local memory, the array ``exchange``. The array has u[r] at
+// index 32 * r + lane. The part ``of_x`` of the array begins at index 128, and has x[r] at its index 32 * r + lane.
 INLINED void units(float *sums, const float *u, const float *x EXCHANGING_PARAMETER) {
   const int lane = get_local_id(0) % WARP;
   local float *of_x = exchange + WARP * U_VALUES;

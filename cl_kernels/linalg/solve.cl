@@ -1,13 +1,14 @@
-// Solve U^T x = c by forward substitution, for an upper triangular matrix U (b, b) and many columns c:
+// Solve U^T x = c by forward substitution, for an upper triangular matrix U (b, b) and many right-hand sides c:
 //   x_u = (c_u - sum_{l < u} U[l][u] * x_l) / U[u][u],   u = 0 .. b - 1
 // in:      values   U[l][u] = values[at + l * down + u * right]
-// in, out: C        a matrix with ld numbers in each row. Its rows k0 .. k0 + b - 1 hold the columns c. In column i of
-//                   C, c_u = C[(k0 + u) * ld + i]. x_u replaces c_u.
-// out:     X        a copy of the results in blocks of V columns, whose numbers are interleaved. A column has memory
-//                   for ``length`` numbers. With the integer division i / V, x_u of column i is copied to
-//                     X[((i / V) * length + k0 + u) * V + i % V]
-// Work-items: an item solves one column, or V columns in SIMD style (on CPUs). Item 0 has column group0 * V. An item
-// computes ROWS unknowns at a time, and reads only unknowns that it wrote itself. All items read the same numbers of U.
+// in, out: C        a matrix in row-major order with ld numbers in each row. Each column i of C has one right-hand side
+//                   c in its rows k0 .. k0 + b - 1, so c_u = C[(k0 + u) * ld + i]. The solution x_u replaces c_u.
+// out:     X        a copy of the solutions in blocks of V columns. The numbers of the columns of a block are
+//                   interleaved. A column has memory for ``length`` numbers. The solution x_u for column i of C is
+//                   copied to X[((i / V) * length + k0 + u) * V + i % V], with the integer division i / V.
+// Work-items: item g solves for column group0 * V + g of C. In SIMD style (on CPUs), item g solves for the V columns
+// from column (group0 + g) * V on. An item computes ROWS unknowns of a column at a time, and reads only unknowns that
+// the item wrote itself. All items read the same numbers of U.
 #define ROWS 8
 #ifdef SIMD
 #define LANES V

@@ -90,15 +90,16 @@ class Costs:
         return libsvm, self.answer + self.vote * rows * (classes * (classes - 1) / 2 if classes > 2 else 0)
 
     def pays(self, theirs: float, least: float, spent: float) -> bool:
-        """Return whether clsvm's estimated seconds are less than ``self.max_share`` times LIBSVM's.
+        """Return whether clsvm's estimated seconds are less than ``self.max_share`` times LIBSVM's estimated seconds.
 
         clsvm's estimated seconds are ``least`` + ``self.share`` * ``theirs`` + max(0, ``self.first`` - ``spent``). The
-        last term is the time to load OpenCL, less the time that this process has spent in LIBSVM. A process that has
-        spent a long time there will probably make more calls, and loads OpenCL only once for all of them.
+        term ``self.share`` * ``theirs`` is the part of clsvm's time that grows with LIBSVM's time. The last term is the
+        time ``self.first`` to load OpenCL, less the time that this process has spent in LIBSVM. A process that has
+        spent much time in LIBSVM will probably make more calls, which share the time to load OpenCL.
 
-        theirs: LIBSVM's estimated seconds.
-        least: lower bound of clsvm's seconds.
-        spent: seconds that this process has computed in LIBSVM so far, or ``self.first`` if OpenCL is loaded.
+        theirs: LIBSVM's estimated seconds for the call.
+        least: lower bound of clsvm's seconds for the call, without the time to load OpenCL.
+        spent: seconds that this process has spent in LIBSVM so far, or ``self.first`` if OpenCL is loaded.
         """
         return least + self.share * theirs + max(0.0, self.first - spent) < self.max_share * theirs
 

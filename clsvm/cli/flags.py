@@ -33,24 +33,25 @@ class Option:
     Attributes
     ----------
     name
-        name of the option. The command's function gets an object that has the value in the attribute of this name.
+        name of the option. The function of the command gets one object as its argument. The value of the option is the
+        attribute of the object with this name.
     flag
         the flag, such as "-c"; "" for an argument.
     default
-        default value, or REQUIRED.
+        default value, or REQUIRED if the option has none.
     help
-        help text; "" hides the flag.
+        help text of a flag or argument. A flag with the help text "" is not listed in the help.
     kind
-        type of the value. If it is None, the type is that of ``default``, or str.
+        type of the value. None means the type of ``default``, or str if ``default`` is None or REQUIRED.
     metavar
         placeholder for the value in the help, or None.
     read
-        function that converts the value; it raises ValueError or TypeError for an invalid one. None leaves the value
-        unchanged.
+        function that converts the value, and raises ValueError or TypeError if the value is invalid. None leaves the
+        value unchanged.
     least
-        smallest valid number, or None.
+        smallest valid number, or None for no bound.
     most
-        largest valid number, or None.
+        largest valid number, or None for no bound.
     """
 
     name: str
@@ -237,8 +238,9 @@ def of_estimators(table: Mapping[str, Parameter] = PARAMETERS, short: bool = Fal
 def of_parameter(one: Parameter) -> Option:
     """Return the command-line option for the estimator parameter ``one``.
 
-    The package typer converts the text of the flag to a number. If the parameter's default is a word such as "auto",
-    ``one.limits`` converts the text instead. ``one.limits`` then checks that the value is valid.
+    If the parameter's default is not a word, the package typer converts the text of the flag to the type of the
+    default, or to float if the default is None. If the default is a word such as "auto", ``one.limits`` converts the
+    text instead. In both cases, ``one.limits`` checks that the value is valid.
     """
     assert one.flag
     is_text = isinstance(one.default, str)

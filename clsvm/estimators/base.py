@@ -149,10 +149,11 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         validation.check_random_state(given.get("random_state"))
 
     def _solver_params(self) -> dict[str, Any]:
-        """Return the parameters of the estimator and their values as a dict.
+        """Return a dict from the names of parameters to their values in this estimator.
 
-        The dict has the parameters that the constructor of clsvm's estimator takes. Some parameters of the solver are
-        not arguments of the constructor. The dict has such a parameter if the estimator has an attribute of this name.
+        The dict has the arguments of the constructor of the clsvm estimator. If a user has derived a subclass from the
+        clsvm estimator, further arguments of the subclass are left out. A parameter of the solver that the clsvm
+        estimator does not take is in the dict only if the estimator has an attribute with the parameter's name.
         """
         made: Any = type(self)
         known = (name for name, one in self._table.items() if name in _named(made) or one.solver)
@@ -271,7 +272,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
     @property
     def _labels(self) -> NDArray[Any]:
-        """Return the class labels (k,) of the fitted estimator, (0,) for a task without classes."""
+        """Return the class labels (k,) of the fitted estimator, or an empty array for a task without classes."""
         return getattr(self, "classes_", np.zeros(0)) if TASKS[self._task].kind == CLASSES else np.zeros(0)
 
     def _kernel_model(self, kernel: Kernel | Precomputed, support_vectors: Any, **others: Any) -> KernelModel:

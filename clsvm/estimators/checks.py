@@ -20,7 +20,8 @@ _TRIAL_ROWS = 20  # a kernel function is tried on this many rows before a fit
 Vector = NDArray[np.float64]
 Indices = NDArray[np.intp]
 _LARGEST = 1e100  # largest target, and largest sum of the coefficients' bounds, so that their squares do not overflow
-# With allow_all_zero_weights, new releases of scikit-learn accept weights that are all 0; weights_of then refuses them.
+# New releases of scikit-learn refuse weights that are all 0, unless the argument allow_all_zero_weights is true.
+# If scikit-learn has allow_all_zero_weights, it is set, and the function weights_of refuses weights that are all 0.
 _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).parameters.keys()
 
 

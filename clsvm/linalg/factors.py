@@ -309,5 +309,5 @@ def _lapack(name: str, U: Matrix) -> None:
         info = 1 + next(iter(np.flatnonzero(~np.isfinite(made.diagonal()))), -1)
     if info:
         raise np.linalg.LinAlgError(f"the leading minor of order {info} is not positive definite")
-    if not np.shares_memory(made, F):  # U is not contiguous, so LAPACK worked on a copy
+    if not np.shares_memory(made, F):  # F is not contiguous, so LAPACK worked on a copy of F
         F[...] = made

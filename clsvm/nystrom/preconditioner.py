@@ -1,15 +1,17 @@
 """Precondition the fit of a Nyström model by two triangular factors T and A in one buffer on the host.
 
 C are the m inducing points of the model, and alpha their coefficients. S are s rows sampled from the rows of the fit. K
-is the kernel function, and ' transposes a matrix. The factors are upper triangular matrices (m, m) with
+is the kernel function, and ' transposes a matrix. The objective of the fit is a mean loss plus
+(penalty / 2) alpha' K(C, C) alpha. The factors are upper triangular matrices (m, m) with
 
     T'T = K(C, C) + jitter I
     A'A = B' D B + (penalty + shift) I
 
-    B       K(S, C) T^-1, (s, m)
-    D       diagonal matrix of weights (s,) of the sampled rows
+    B       the matrix K(S, C) T^-1, (s, m)
+    D       diagonal matrix of the weights (s,) of the sampled rows
     jitter  small number that outweighs rounding errors of K(C, C)
-    shift   0, or with sums in place of B (see below) a number that outweighs rounding errors of B' D B
+    shift   0, unless sums are used in place of B (see below). With sums, shift is a number that outweighs the rounding
+            errors of B' D B.
 
 T is computed once. A is computed again if the penalty or the weights change. With u = T alpha and b = A u,
 alpha' K(C, C) alpha is |u|^2, and the Hessian of the objective with respect to b is near I.
@@ -18,22 +20,23 @@ alpha' K(C, C) alpha is |u|^2, and the Hessian of the objective with respect to 
 makes A. LAPACK computes the factors if the device is a CPU or lacks float64. Else clsvm.linalg computes them in blocks
 on the device.
 
-Sampled rows. Falkon samples only the inducing points, s = m (Rudi, Carratino, Rosasco 2017, section 3). B is then T',
-so no further kernel values are needed. m rows are too few if the effective dimension d of K(C, C) is near m: conjugate
-gradients then take hundreds of steps. With s = c d rows, the condition number of the Hessian with respect to b is about
-((sqrt c + 1) / (sqrt c - 1))^2 (Marchenko and Pastur 1967). This is 9 for c = 4. :func:`sampled` chooses s.
+Sampled rows. Falkon samples only the inducing points, so S = C and s = m (Rudi, Carratino, Rosasco 2017, section 3). B
+is then T', and no further kernel values are needed. m rows are too few if the effective dimension d of K(C, C) is near
+m: conjugate gradients then take hundreds of steps. With s = c d rows for a factor c > 1, the condition number of the
+Hessian with respect to b is about ((sqrt c + 1) / (sqrt c - 1))^2 (Marchenko and Pastur 1967). This is 9 for c = 4.
+:func:`sampled` chooses s.
 
-Sums in place of B. B' D B is also T^-T G T^-1, with the sum G = K(S, C)' D K(S, C). For large s, this takes half of the
-multiply-adds. Its rounding errors grow with the condition number of K(C, C).
-:meth:`Preconditioner.sample_sums` chooses this way.
+Sums in place of B. B' D B equals T^-T G T^-1 with the sum G = K(S, C)' D K(S, C) over the sampled rows. For large s,
+T^-T G T^-1 takes half of the multiply-adds of B' D B. The rounding errors of T^-T G T^-1 grow with the condition number
+of K(C, C). After a call of :meth:`Preconditioner.sample_sums`, A is computed from G.
 
-Singular K(C, C). The matrix is singular up to rounding if, for example, inducing points are equal. Some directions of T
-would then consist of rounding errors. Therefore a Cholesky factorisation with pivots selects r points whose rows of
-K(C, C) span the other rows. T (r, r) is then the factor of the selected points' kernel matrix, and the coefficients of
-the other points are 0.
+Singular K(C, C). K(C, C) is singular up to rounding if, for example, two inducing points are equal. A Cholesky factor
+of the whole matrix would then have rows that are only rounding errors. Therefore a Cholesky factorisation with pivots
+selects r points whose rows of K(C, C) span the other rows. T (r, r) is then the factor of the selected points' kernel
+matrix, and the coefficients of the other points are 0.
 
-Storage. T is stored above the diagonal of the buffer, and A' below the diagonal. Before a factor is used, its diagonal
-is copied to the buffer.
+Storage. T is stored above the diagonal of the buffer, and A' below the diagonal. The diagonals of T and A are also
+stored separately. Before a factor is used, the factor's diagonal is copied to the buffer.
 """
 
 from __future__ import annotations
@@ -54,10 +57,11 @@ Values = Callable[[slice], NDArray[np.floating]]
 # JITTER: number added to the diagonal of the m inducing points' kernel matrix, in units of eps * m * mean diagonal.
 # GROWTH: after a failed Cholesky factorisation with pivots, its tolerance for zero pivots grows by this factor.
 JITTER, GROWTH = 4.0, 10.0
-# MAX_PIVOT_TOL (in float64 MAX_PIVOT_TOL_64): largest tolerance for zero pivots, divided by the mean diagonal entry.
+# A Cholesky pivot counts as zero up to a tolerance, which is at most MAX_PIVOT_TOL times the mean diagonal entry.
+# MAX_PIVOT_TOL_64 limits the tolerance for zero pivots in place of MAX_PIVOT_TOL if the devices have float64.
 # If a Cholesky factorisation fails even with the largest tolerance for zero pivots, the matrix counts as indefinite.
 MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
-SINGULAR = 1e10  # if the inducing points' kernel matrix has a larger condition number, some of the points are left out
+SINGULAR = 1e10  # if the inducing points' kernel matrix has a larger condition number, points may be left out
 SMALL_WORK = 1 << 30  # linear algebra with fewer multiply-adds uses one thread
 # Triangles of a matrix are copied _BLOCK columns at a time.
 # Sums over sampled rows take _ROWS rows at a time if the matrix B is stored, else _SUMMED rows at a time.
@@ -67,7 +71,7 @@ FEW_SAMPLE_STEPS = 150  # assumed conjugate gradient steps if the preconditioner
 # HOST: cost of a float64 multiply-add on the host, in multiply-adds of a dense product on the device.
 # OUTPUT: cost of multiplying a kernel value by a coefficient and adding it, in multiply-adds of a dense product.
 HOST, OUTPUT = 2.0, 3.0
-# Newton steps restart conjugate gradients, which are assumed to take RESTART_FACTOR times the theoretical steps.
+# Each Newton step restarts conjugate gradients, so RESTART_FACTOR multiplies the theoretical number of CG steps.
 RESTART_FACTOR = 2.0
 # With a non-quadratic loss, a fit is assumed to solve SOLVES linear systems and to make MAKES preconditioners.
 SOLVES, MAKES = 3, 8
@@ -83,15 +87,16 @@ PROBED = 512  # number of inducing points from which the effective dimension is 
 
 
 class Spectrum(NamedTuple):
-    """Hold two estimates by which :func:`sampled` chooses the rows that the preconditioner samples.
+    """Hold two estimates by which :func:`sampled` chooses the preconditioner's number of sampled rows, and their use.
 
-    K (m, m) is the kernel matrix of the inducing points. A'A is the matrix that :meth:`Preconditioner.weigh` factors.
+    K (m, m) is the kernel matrix of the m inducing points. A'A is the matrix of which :meth:`Preconditioner.weigh`
+    computes the Cholesky factor A.
 
     Attributes
     ----------
     noise
-        rounding error of A'A as a sum over sampled rows (:meth:`Preconditioner.sample_sums`), divided by the penalty.
-        If it is infinity, :func:`sampled` chooses no such sum.
+        rounding error of A'A if A'A is computed as a sum over sampled rows (:meth:`Preconditioner.sample_sums`). The
+        error is divided by the penalty. If ``noise`` is infinity, A'A is not computed as a sum.
     dimension
         effective dimension tr(K (K + penalty m I)^-1), or infinity if it was not computed.
     """
@@ -101,11 +106,12 @@ class Spectrum(NamedTuple):
 
 
 class Preconditioner:
-    """Precondition a fit by triangular factors T and A (r, r), for the coefficients alpha of m inducing points.
+    """Precondition a fit with m inducing points by two upper triangular factors T and A (r, r).
 
-    K (m, m) is the kernel matrix of the inducing points, and r is its rank. If r = m, T'T = K + jitter I. If r < m, r
-    points are selected whose rows of K span all rows. T'T is then the kernel matrix of the selected points, and the
-    coefficients of the other points are 0. A'A is near the Hessian of the objective with respect to T alpha.
+    K (m, m) is the kernel matrix of the inducing points, and ' transposes a matrix. If K is well-conditioned, r = m and
+    T'T = K + jitter I. Otherwise a Cholesky factorisation with pivots selects r points whose rows of K span all rows.
+    T'T is then the kernel matrix of the selected points, and the coefficients of the other points are 0. Let alpha (r,)
+    be the coefficients of the r points. A'A is near the Hessian of the objective with respect to T alpha.
 
     The argument ``K`` (m, m) is in float64. The argument ``least`` is the smallest number to add to K's diagonal, in
     units of the mean diagonal entry. Raises ValueError if K is not positive semi-definite up to rounding.
@@ -115,23 +121,23 @@ class Preconditioner:
     m
         number of inducing points.
     jitter
-        number that was added to the diagonal of K; 0 if r < m.
+        number that was added to the diagonal of K; 0 if K was factored with pivots.
     error
-        estimate of the error of the factorisation in the spectral norm. If r = m, this is ``jitter``. If r < m, this is
-        the tolerance of the Cholesky factorisation: smaller pivots count as 0.
+        estimate of the spectral norm of the factorisation's error. Without pivots, this is ``jitter``. With pivots,
+        this is the tolerance of the Cholesky factorisation, up to which a pivot counts as 0.
     rank
-        the rank r.
+        the number r of points for which T is made, also called the rank of K.
     pivots
-        indices (r,) of the selected inducing points if r < m, else None.
+        indices (r,) of the selected inducing points, in the order of T's rows. None if K was factored without pivots.
     condition
         squared ratio of the largest to the smallest diagonal entry of T, a lower bound of the condition number of T'T.
     size
         mean of K's diagonal.
     reach
-        number such that a change v of T alpha changes the decision values of sampled rows by at most reach * |v|. A is
-        computed from the kernel values of the sampled rows.
+        number such that a change v of T alpha changes the decision values of some rows by at most reach * |v|. These
+        are the rows whose kernel values the last call of :meth:`sample` got, or the inducing points if it got none.
     shift
-        number that the last call of :meth:`weigh` added to the penalty, so that it outweighs rounding errors of A'A.
+        number that the last call of :meth:`weigh` added to the penalty, to outweigh rounding errors of A'A.
     device
         device that computes the factors, with the same values as the argument of :func:`clsvm.linalg.plan`.
     memory_limit
@@ -239,9 +245,10 @@ class Preconditioner:
         self.reach = float(np.sqrt(np.einsum("is,is->s", self._B, self._B).max()))
 
     def sample_sums(self, values: Values) -> None:
-        """Let later calls of :meth:`weigh` sum over sampled rows, and compute their kernel values in each call.
+        """Let later calls of :meth:`weigh` compute a sum over sampled rows, and no longer read a stored matrix.
 
-        After :meth:`sample`, calls of :meth:`weigh` read a stored matrix instead. ``reach`` keeps its value.
+        Each call of :meth:`weigh` computes the kernel values of the sampled rows again. A later call of :meth:`sample`
+        returns to a stored matrix. The attribute ``reach`` does not change.
 
         values: function that returns the kernel values between a slice of the sampled rows and all inducing points.
         """
@@ -252,26 +259,29 @@ class Preconditioner:
 
     @property
     def noise(self) -> float:
-        """Return an estimate of the rounding error in the spectral norm of the matrix A'A that :meth:`weigh` factors.
+        """Return an estimate of the spectral norm of the rounding error of A'A, the matrix that :meth:`weigh` factors.
 
-        The estimate is for A'A as a sum over sampled rows (:meth:`sample_sums`) whose weights have the sum 1. In trials
-        it was never too small. If A'A still is not positive definite, :meth:`weigh` adds more to the penalty.
+        The estimate holds if A'A is computed as a sum over sampled rows (:meth:`sample_sums`) and the weights of these
+        rows have the sum 1. In trials, the rounding error was never larger. :meth:`weigh` adds the product of this
+        estimate and the sum of the weights to the penalty. If A'A is still not positive definite, weigh adds more.
         """
         return NOISE * float(np.finfo(np.float64).eps) * self.rank * self.size * self.condition
 
     def spectrum(self, penalty: float, n: int) -> Spectrum:
-        """Return the estimates by which :func:`sampled` chooses some of n rows: ``noise`` and ``dimension``.
+        """Return two estimates, ``noise`` and ``dimension``, by which :func:`sampled` chooses the sample from n rows.
 
-        Sampled rows are used in one of two ways: :meth:`sample` stores a matrix B, and :meth:`sample_sums` sums over
-        the rows again for each penalty. ``noise`` is the rounding error of a sum, divided by the penalty. ``noise`` is
-        infinity in two cases in which B is the better way. First, if B can be in float32, B is as fast as sums. Second,
-        if some inducing points were left out, the kernel matrix is so ill-conditioned that the rounding error of a sum
-        can exceed :attr:`noise`.
+        Sampled rows are used in one of two ways. :meth:`sample` stores a matrix B, which is computed from the kernel
+        values of these rows. After :meth:`sample_sums`, each call of :meth:`weigh` computes a sum over these rows.
+
+        ``noise`` of the result is the estimated rounding error of the sum, divided by the penalty. In two cases,
+        ``noise`` of the result is infinity, so that B is chosen. In the first case, B can be in float32. B is then as
+        fast as the sum. In the second case, the kernel matrix of the inducing points was factored with pivots. The
+        matrix is then so ill-conditioned that the rounding error of the sum can exceed the estimate.
 
         ``dimension`` is the effective dimension of the inducing points' kernel matrix. It is computed for at most
-        PROBED evenly spaced points, and for every second of them. From both results, it is extrapolated to all points
-        as a power of the number of points. If n times the squared number of points is less than SMALL_WORK,
-        ``dimension`` is not computed, but set to infinity.
+        PROBED evenly spaced points, and for every second of these points. From both results, the dimension for all
+        points is extrapolated as a power of the number of points. If n times the squared number of points is less than
+        SMALL_WORK, ``dimension`` is not computed, but set to infinity.
         """
         noise = np.inf if self._single(penalty) or self.pivots is not None else self.noise / penalty
         q = min(self.rank, PROBED)
@@ -291,10 +301,10 @@ class Preconditioner:
     def weigh(self, D: Vector, penalty: float) -> None:
         """Compute the Cholesky factor A of A'A = B' D B + (penalty + shift) I, where B = K(S, C) T^-1.
 
-        K(S, C) are the kernel values between s sampled rows S and the inducing points C, and T'T = K(C, C). The method
-        sets ``shift``.
+        K(S, C) are the kernel values between s sampled rows S and the m inducing points C. T is the Cholesky factor of
+        the inducing points' kernel matrix T'T. The method sets the attribute ``shift``.
 
-        D: weights (s,) of the sampled rows. If the inducing points are the sample, s = m.
+        D: weights (s,) of the sampled rows. If no other rows were sampled, S are the inducing points, and s = m.
         penalty: a positive number.
         """
         scale, values = np.sqrt(D), self._values
@@ -312,17 +322,19 @@ class Preconditioner:
                     break
             if not values or self.shift > MOST_SHIFT * penalty:
                 raise ValueError(f"penalty={penalty:g} is too small for float64 with these {self.m} inducing points")
-            self.shift = max(GROWTH * self.shift, penalty)  # rounding errors of the sums exceed ``noise``
+            self.shift = max(GROWTH * self.shift, penalty)  # the last shift was below the rounding errors of A'A
         self._factors, self._diagonal_A = factors, factors.diagonal().copy()
 
     def _gram_of_sums(self, values: Values, scale: Vector) -> Vector:
-        """Compute T^-T G T^-1, with the sum G of D k k' over the sampled rows, and return the factors' buffer.
+        """Compute T^-T G T^-1 in the lower triangle of the factors' buffer, and return the buffer.
 
-        k (r,) are the kernel values of a row, and ' transposes. The result is in the lower triangle of the buffer, T
-        in its upper triangle. LAPACK's sygst multiplies by T^-1 from both sides.
+        G is the sum of D_i k_i k_i' over the s sampled rows i. k_i (r,) are the kernel values between row i and the r
+        inducing points, D_i is the weight of row i, and ' transposes. T is the upper triangular Cholesky factor of the
+        inducing points' kernel matrix T'T. The buffer keeps T above its diagonal. LAPACK's routine sygst multiplies G
+        by T^-T and T^-1.
 
         values: function that returns the kernel values of a slice of the sampled rows.
-        scale: square roots of the weights D of the sampled rows, (s,).
+        scale: square roots of the weights D_i, (s,).
         """
         factors, G = self._factors, np.zeros((self.rank, self.rank), order="F")
         for first in range(0, len(scale), _SUMMED):
@@ -356,11 +368,12 @@ class Preconditioner:
     def _gram_of_rows(self, B: NDArray[np.floating], scale: Vector) -> Vector:
         """Compute the lower triangle of B D B' in the array ``self._factors`` (r, r), and return the array.
 
-        Above its diagonal, the array keeps the Cholesky factor T of the kernel matrix T'T of r inducing points C. D is
-        the diagonal matrix of the weights of s sampled rows S.
+        D is the diagonal matrix of the weights of s sampled rows S. T is the upper triangular Cholesky factor of the
+        kernel matrix T'T of r inducing points C. The array keeps the entries of T above the diagonal. The diagonal of T
+        is kept in ``self._diagonal_T``.
 
         B: transpose (r, s) of K(S, C) T^-1, where K(S, C) (s, r) are the kernel values between S and C.
-        scale: square roots of the weights, (s,).
+        scale: square roots of the weights of the sampled rows, (s,).
         """
         factors = self._factors
         in_float64 = B.dtype == np.float64
@@ -369,7 +382,7 @@ class Preconditioner:
         for first in range(0, B.shape[1], _ROWS):
             some = slice(first, first + _ROWS)
             weighed = B[:, some] * scale[some].astype(B.dtype)
-            turned = weighed.flags.c_contiguous  # BLAS takes arrays in Fortran order; the transpose is one
+            turned = weighed.flags.c_contiguous  # BLAS needs Fortran order, so an array in C order is transposed
             weighed = weighed.T if turned else weighed
             sums = syrk(1.0, weighed, beta=float(first > 0), c=sums, trans=turned, lower=1, overwrite_c=1)
         if not in_float64:
@@ -482,18 +495,19 @@ def sampled(
     tasks: int = 1,
     spectrum: Spectrum | None = None,
 ) -> tuple[int, bool]:
-    """Return how many of n rows the preconditioner samples, for m inducing points and k outputs.
+    """Choose how the preconditioner samples rows of a fit with n rows, m inducing points and k outputs.
 
-    Also return whether :meth:`Preconditioner.sample_sums` sums over these rows. The two values have the least estimated
-    cost of the preconditioner and the solves together.
+    Return the number of sampled rows, and whether :meth:`Preconditioner.sample_sums` uses them. Otherwise
+    :meth:`Preconditioner.sample` uses them. The choice has the least estimated time of the preconditioner and the
+    solves together. The result (m, False) means that the inducing points are the sample.
 
-    value_cost: cost of a kernel value in a pass over the rows, in multiply-adds.
+    value_cost: cost of computing one kernel value in a pass over the rows, in multiply-adds.
     tol: residual at which a solve ends.
     quadratic: whether the loss is quadratic. If so, a task needs one linear solve.
     tasks: number of tasks that share the sample. A task is a loss with targets, weights and a penalty.
     spectrum: estimates for the inducing points' kernel matrix. With :meth:`Preconditioner.sample_sums`, conjugate
-        gradients are assumed to take sqrt(1 + 2 * spectrum.noise) times as many steps. If ``spectrum`` is None, this
-        method is not chosen.
+        gradients are assumed to take sqrt(1 + 2 * spectrum.noise) times as many steps. If ``spectrum`` is None,
+        :meth:`Preconditioner.sample_sums` is not chosen.
     """
     noise, dimension = spectrum or Spectrum()
     value = value_cost + OUTPUT * k

@@ -49,8 +49,8 @@ def subproblem(
     """Return the program that solves the dual over a working set of ``working_set`` rows.
 
     rows: OpenCL text that computes a row of Q, the kernel matrix among the working set, when the program needs the row.
-        None if the program gets all of Q. The text needs the profile's style "simd" (on CPUs), and the constraint BIAS
-        or NONE.
+        None if the program gets all of Q. ``rows`` may be given only if ``profile.style`` is "simd" (on CPUs) and
+        ``constraint`` is BIAS or NONE.
     """
     items = subproblem_items(profile, working_set)
     reductions = ("fold",) if profile.style == "simd" else ("argmin", "least")
@@ -80,7 +80,8 @@ def selection(profile: Profile, dtype: str, constraint: Constraint) -> Variant:
     return Variant(f"{', '.join(names)} {constraint.name.lower()} {dtype}", text, tuple(options), "extremes")
 
 
-# On CPUs, a work-item of respond.cl computes RESPOND vectors of gradients. RESPOND must equal VECTORS in respond.cl.
+# RESPOND is the number of SIMD vectors of gradients that one work-item of respond.cl computes on a CPU.
+# RESPOND must equal the macro VECTORS in respond.cl.
 RESPOND = 4
 
 
@@ -216,11 +217,12 @@ class State:
     def load(self, problem: Problem, start: Vector, known_gradient: tuple[Vector, Vector] | None) -> Vector:
         """Load ``problem``, its coefficients ``start``, and known gradients to the device.
 
-        Return d, which is ``start`` less the coefficients of the known gradients. The caller must add K d to the
-        gradients, where K is the kernel matrix. They are then the gradients at ``start``.
+        The known gradients f are the gradients at coefficients b near ``start``. Return the difference d = start - b.
+        The caller must add K d to the loaded gradients f, where K is the kernel matrix. The gradients at ``start`` are
+        f + K d.
 
-        start: coefficients in the caller's order of rows, for each problem and row.
-        known_gradient: coefficients near ``start`` and their gradients. None stands for coefficients of 0.
+        start: coefficients in the caller's order of rows, (problems, rows).
+        known_gradient: the pair (b, f). None means that b is 0, and that f is the linear term of ``problem``.
         """
         lo, hi, rounded_q = map(self.stream.round_wide, (problem.lo, problem.hi, problem.q))
         self._rounded = replace(problem, lo=lo, hi=hi, q=rounded_q, start=None)  # numbers rounded as on the device
@@ -265,8 +267,8 @@ class State:
         """Add the product K b to the gradients, where K is the kernel matrix.
 
         b: numbers in the caller's order of rows, (problems, rows).
-        panel: buffer for the rows of X with b != 0. If the buffer cannot hold all of them, K b may be the sum of
-            several products.
+        panel: buffer for the training rows that have a coefficient b != 0 in any problem. If the buffer is too small
+            for all of these rows, the method may add K b in several parts. Each part has the terms of some rows.
         """
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
         max_vectors = (s.limit - s.allocated) // (2 * (8 * self.P + 4)) if gram.whole else 0

@@ -1,9 +1,10 @@
 """Find the fastest tile sizes for a device, by timing products with a kernel matrix K(X, U) of rows X and U.
 
 A tile is a block of values of K(X, U) that is computed in registers. A :class:`Family` is one kind of product, such as
-products with two rows U. The kinds are tuned one after another. Each kind gets an equal share of the remaining time,
-and keeps the sizes that were chosen for earlier kinds. All candidate sizes of a kind are timed several times. The best
-time of each candidate counts. A candidate replaces the default only if it is clearly faster.
+products with two rows U. The kinds are tuned one after another. Each kind gets an equal share of the remaining time.
+The sizes that were chosen for earlier kinds are already used while a later kind is timed. The candidates for the sizes
+of a kind are tried until the time of the kind is over. Each tried candidate is timed several times, and its shortest
+time counts. A candidate replaces the default only if the candidate is clearly faster.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from clsvm.opencl.devices import find, tuning_key, untuned_profile
 from clsvm.opencl.profiles import SEARCH, Profile
 from clsvm.opencl.stream import Stream
 
-Launch = Callable[[], None]  # a function that runs a product once and waits until it is done
+Launch = Callable[[], None]  # a function that computes one product on the device and waits until it is done
 _CLEARLY = 0.97  # tile sizes replace the default only if they take less than this share of the default's time
 _ROUNDS = 3  # each candidate for the tile sizes is timed at least this many times
 
@@ -36,16 +37,17 @@ _ROUNDS = 3  # each candidate for the tile sizes is timed at least this many tim
 class Family:
     """Describe a kind of product with a kernel matrix: which tile sizes to try for it, and how to run it.
 
-    A tile is a block of kernel values that is computed in registers.
+    A tile is a block of kernel values that is computed in registers. A profile holds the tile sizes for a device.
 
     Attributes
     ----------
     name
-        name of the product in messages.
+        name of the kind of product in messages.
     candidates
         function candidates(profile): yields the unchanged profile, then copies of it with other tile sizes to try.
     prepare
-        function prepare(stream, n): returns a function that runs the product once. The number of rows grows with n.
+        function prepare(stream, n): makes test data X with a number of rows in proportion to n, and returns a function
+        that computes the product for X once.
     """
 
     name: str
@@ -56,9 +58,10 @@ class Family:
 def _tiles(shape: str) -> Callable[[Profile], Iterator[Profile]]:
     """Return a function that yields the profiles to try: a given profile, then copies of it with other tile sizes.
 
-    A tile is a block of values of a kernel matrix K(X, U) that is computed in registers. ``shape`` is the class of
-    products to tune: "many", "few" or "two" for the number of rows U, or "wide" for larger tiles with many rows U. For
-    "many", each tile size is tried with each number of rows X that may be stored interleaved ("lanes").
+    A tile is a block of values of a kernel matrix K(X, U) that is computed in registers. A profile holds the tile sizes
+    for a device. ``shape`` is the class of products to tune: "many", "few" or "two" for the number of rows U, or "wide"
+    for larger tiles with many rows U. For "many", each tile size is tried with each allowed value of ``lanes``, the
+    number of rows of X whose values are stored interleaved.
     """
 
     def candidates(profile: Profile) -> Iterator[Profile]:
@@ -79,7 +82,7 @@ def _product(working: int, d: int) -> Callable[[Stream, int], Launch]:
     """
 
     def prepare(stream: Stream, n: int) -> Launch:
-        # A product with few rows U takes the time to read X from memory. So X is made larger than the caches.
+        # If U has few rows, a product mostly waits for X. X is made larger than the caches, so it comes from memory.
         n = max(n * 256 // d, working) if working > 16 else n * 4
         X = np.random.default_rng(0).random((n, d), np.float32)
         kernel = make("rbf", gamma=1.0 / d)

@@ -15,35 +15,39 @@
 #define ITEMS (TEAMS * UB)
 #define SHARE (ROWS / TEAMS)  // rows of a team in local memory
 #define PARTS (ITEMS / ROWS)  // work-items that share a row when its sums in local memory become kernel values
-// Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for CSR rows x_i of X and for
-// a block of UB rows y_u of U, with u = first .. first + UB - 1.
+// Compute the kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. x_i are CSR rows of a
+// matrix X. y_u are the rows u = first .. first + UB - 1 of a matrix U, called a block of U.
 // In:
 //   indptr, indices, data    the rows x_i in CSR
 //   xx, uu                   squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
 //   block, line_of, mark     the rows y_u, as scatter.cl has written them (see below)
 //   count                    count[0] is the number of rows of U
-//   dense, dense_columns     only with DENSE_COLUMNS: the densely stored columns of X, and their number
-//   rows                     only with LISTED: row r of the launch is row rows[r] of X. Otherwise it is row r of X.
+//   dense, dense_columns     only with the macro DENSE_COLUMNS: the densely stored columns of X, and their number
+//   rows                     only with the macro LISTED: row r of the launch is the row i = rows[r] of X. Without
+//                            LISTED, row r of the launch is the row i = r of X.
 // Out:
-//   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
-// ``block`` consists of lines of UB values, one for each row y_u. Line 0 is zero. A feature j that occurs in any of the
-// rows y_u has a line of its own. All other features have line 0:
+//   With the macro STORE, the kernel values are stored. With the macro UPDATE, they are multiplied by weights and added
+//   to sums (see epilogue.mako).
+// The array ``block`` has lines of UB values. A line has the values y_u[j] of one feature j for the UB rows y_u. A
+// feature that occurs in any of the rows y_u has a line of its own. All other features share line 0, which is zero:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
-// ``mark`` is at least as large as all numbers of earlier blocks in line_of, so that these need not be cleared.
+// The array line_of also has numbers from earlier blocks of U. These numbers are at most ``mark``, so they give line 0.
 // ELEMENTWISE: an element-wise kernel function is f(s) with s = sum_j e(x_i[j], y_u[j]), where e is a function of two
 // values. With zero(y) = sum_j e(0, y[j]), only the features j of the entries of x_i have to be read:
 //   s = zero(y_u) + sum_j (e(x_i[j], y_u[j]) - e(0, y_u[j])),   over the entries of x_i
-// For element-wise functions, uu[u] = zero(y_u) in place of the squared norm (zero_sums.mako).
-// DENSE_COLUMNS: further columns of X and U are stored densely, zeros included. The sums start with the terms of these
-// columns (dense_columns_workgroup.mako).
-// Work-groups: a work-group has TEAMS teams of UB items, and takes V rows x_i, ROWS at a time. Each team takes
-// ROWS / TEAMS of these rows, one after another. Item k of a team computes the sum for the row y_u with u = first + k.
+// For element-wise functions, uu[u] is zero(y_u) in place of the squared norm (zero_sums.mako).
+// DENSE_COLUMNS: further columns of X and U are stored densely, zeros included. The sums over j start with the terms of
+// these columns (dense_columns_workgroup.mako).
+// Work-groups: a work-group has TEAMS teams of UB work-items. The work-group takes V rows x_i, where V is a macro, in
+// portions of ROWS rows. Each team takes ROWS / TEAMS rows of a portion, one row after another. Item k of a team
+// computes the inner products <x_i, y_u> for the row y_u with u = first + k.
 // Steps for ROWS rows x_i:
-//   1. A team copies UB entries of its row x_i to local memory, with the number of each entry's line.
-//   2. Item k multiplies each of these entries by value number k of the entry's line. So consecutive items read
-//      consecutive addresses. Steps 1 and 2 are repeated until all entries are read.
-//   3. The sums of ROWS rows x_i and UB rows y_u are now in local memory. Consecutive items turn the sums of
-//      consecutive rows i into kernel values, and write them to consecutive addresses.
+//   1. A team copies UB entries of its row x_i to local memory. For each entry, it also copies the number of the line
+//      that the entry's feature has in ``block``.
+//   2. Item k multiplies each of these entries by y_u[j], value k of the line of the entry's feature j. So consecutive
+//      items read consecutive addresses. Steps 1 and 2 are repeated until all entries of x_i are read.
+//   3. The inner products of ROWS rows x_i and UB rows y_u are now in local memory. Consecutive items turn the inner
+//      products of consecutive rows i into kernel values, and write the kernel values to consecutive addresses.
 #ifdef LISTED
 #define ROW(r) rows[row + (r)]
 #else
