@@ -1,8 +1,8 @@
 """Define the parameters of estimators in a table of names, defaults, valid values and command-line flags.
 
-Constructors check their arguments against the table. Fits read the solver's options from it, and the command line its
-flags. The descriptions below become part of the estimators' docstrings. If a constructor's annotation does not say the
-type of a parameter, the type stands after the name.
+Constructors check their arguments against the table. Fits read the solver's options from the table. The command line
+reads its flags from the table. The descriptions below become part of the estimators' docstrings. If the annotation of a
+parameter in a constructor does not say the parameter's type, the type stands after the name below.
 
 C
     Weight of the loss, above 0. Infinity gives a hard margin; NuSVR refuses it
@@ -52,7 +52,8 @@ working_set_size
     Number of rows in a working set, the rows whose coefficients are optimised together; "auto" takes the size with the
     least estimated cost
 gap_tol
-    Stop as soon as the relative duality gap is this small; with None tol alone decides
+    Relative duality gap at which the solver stops, even if the KKT violation exceeds tol. If gap_tol is None, the
+    solver does not stop by the gap
 dtype
     "float32" or "float64", the dtype of kernel values; sums and coefficients are always float64. If float32 values
     cannot reach tol, float64 is used, and the report says so. A device without double precision refuses "float64". If

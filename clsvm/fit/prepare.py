@@ -167,10 +167,13 @@ class PreparedFit:
         return found.with_precision_status(self._double_error, self.settings)
 
     def _check_range(self, problem: Problem, start: Vector | None) -> None:
-        """Raise ValueError if numbers of the problem come near the largest number of the device.
+        """Raise ValueError if the numbers of a dual problem are so large that the solve may overflow on the device.
 
-        The numbers are the linear term of the dual, and K times the start coefficients. On a device without double
-        precision, the largest number is that of float32.
+        Two numbers must be below RANGE_SHARE (0.001) times the largest number that the device computes with. The first
+        is the largest entry of the dual's linear term. The second is an estimate of the largest entry of K times the
+        start coefficients. A device without double precision computes with numbers up to the largest float32.
+
+        start: the start coefficients. If ``start`` is None, the start coefficients are ``problem.initial``.
         """
         initial, size = problem.initial if start is None else start, max(self._scales.in_dtype, self._scales.double)
         weight = float(np.abs(initial).sum(axis=1).max()) * size

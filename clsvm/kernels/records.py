@@ -168,7 +168,11 @@ class Spec:
 
     @cached_property
     def constants(self) -> frozenset[float]:
-        """Return the numbers that are written in the expression f, and in e if K(x, y) = f(sum_j e(x_j, y_j))."""
+        """Return the numeric constants that are written in the kernel function's expression f.
+
+        If the kernel function has the form K(x, y) = f(sum_j e(x_j, y_j)), the constants that are written in the
+        expression e are included.
+        """
         nodes = (node for e in self._expressions for node in e.tree.walk())
         return frozenset(node.number for node in nodes if not node.name and not node.function)
 

@@ -9,10 +9,11 @@ The device computes for i = 0, 1, ...:
 
 Three tiles are on the device at a time (:class:`DeviceTiles`):
 
-    C   the tile that is computed, row-major; the starts of consecutive rows are ``ld`` numbers apart
-    M   a second tile, row-major or column-major as the matrix is
-    X   a third tile, whose rows or columns are stored as vectors in lane groups. A lane group stores number 0 of each
-        of its V vectors, then number 1 of each, and so on. The device and the dtype determine V
+    C   the tile that is computed. It is row-major. The starts of consecutive rows are ``ld`` numbers apart.
+    M   a second tile. It is row-major if the tile is row-major on the host, and otherwise column-major.
+    X   a third tile. Its rows or its columns are stored as vectors, interleaved in groups of V vectors (lane groups).
+        A lane group stores element 0 of all its V vectors, then element 1 of all V vectors, and so on. The device and
+        the dtype determine V.
 
 Source: Meanti, Carratino, Rosasco, Rudi 2020, appendix C, Algorithms 3 and 4, there for lower triangular factors.
 
@@ -65,15 +66,16 @@ class TileSizes(NamedTuple):
     t
         largest number of rows, and of columns, of a tile.
     pad
-        ``t`` rounded up to a multiple of V. One of the tiles is stored in groups of V rows or columns, whose numbers
-        are interleaved. The device and the dtype determine V.
+        ``t`` rounded up to a multiple of V and of 8. V depends on the device and the dtype. One of the tiles stores its
+        rows or columns in groups of V: element 0 of all V rows, then element 1 of all V rows, and so on.
     ld
-        how many numbers lie between the starts of two consecutive rows of a tile in a buffer.
+        distance between the starts of two consecutive rows of a row-major tile in its buffer, counted in numbers.
+        For a column-major tile, distance between the starts of two consecutive columns.
     block
         number of rows of a tile that one kernel launch factors or solves.
     strip
-        number of rows for which a separate buffer has memory. In a product C[u][i] += <x_i, y_u>, the rows y_u of one
-        tile are copied to this buffer, at most ``strip`` of them at a time.
+        capacity of the buffer of vectors y_u, counted in vectors. A product C[u][i] += scale * <x_i, y_u> takes at most
+        ``strip`` vectors y_u at a time. They are rows or columns of a tile, and are copied to this buffer first.
     """
 
     t: int
@@ -93,9 +95,10 @@ class TileSizes(NamedTuple):
     def nbytes(self, dtype: str) -> list[int]:
         """Return the sizes in bytes of the five buffers of :class:`DeviceTiles`.
 
-        Three buffers hold the tile C of results and the tiles M and X of operands. The fourth holds the rows y_u of a
-        product C[u][i] += <x_i, y_u>. The fifth holds zeros: the product's OpenCL kernel has arguments for norms of
-        rows, but this product does not depend on norms.
+        Three buffers hold the tile C of results and the tiles M and X of operands. A product C[u][i] += <x_i, y_u>
+        reads the vectors x_i from X. The vectors y_u are rows or columns of M or C. Before the product, they are copied
+        to the fourth buffer. The product's OpenCL kernel also has arguments for the squared norms of rows. This product
+        does not depend on norms, so the fifth buffer, which is passed for the norms, holds zeros.
         """
         numbers = self.t * self.ld, self.t * self.ld, self.pad * self.t, self.strip * self.t, max(self.pad, self.strip)
         return [np.dtype(dtype).itemsize * number for number in numbers]
@@ -219,7 +222,8 @@ class DeviceTiles:
     def factor(self, w: int) -> int:
         """Replace the upper triangle of the device's tile C (w, w) by the Cholesky factor U, where U'U = C.
 
-        Return 0 if all pivots are positive and finite, else the position of the first other pivot, counted from 1.
+        Return 0 if all pivots are positive and finite. Otherwise return the row number, counted from 1, of the first
+        pivot that is not positive and finite.
         """
         s, of_C = self.shape, View(self.C, self.shape.ld, 1)
         for k in range(0, w, s.block):
@@ -298,12 +302,14 @@ class DeviceTiles:
         self._transpose_tile(size, local, h, w, np.int64(self.shape.ld), source, to)
 
     def _packed(self, vectors: tuple[Any, ...], n: int, d: int, at: int | None = None, triangle: bool = False) -> None:
-        """Copy n vectors of d numbers from a tile to lane groups. A lane group is V vectors with interleaved numbers.
+        """Copy n vectors of d numbers from a tile to another buffer, in groups of V interleaved vectors (lane groups).
+
+        A lane group stores number 0 of all its V vectors, then number 1 of all V vectors, and so on.
 
         vectors: rows or columns of the tile, as :meth:`View.rows` or :meth:`View.columns` describes them.
-        at: index of the first number of the copy in the buffer X, divided by V. If None, the vectors are copied to
-        another buffer, which holds the vectors y_u of the products <x_i, y_u> that :meth:`_sum` computes.
-        triangle: whether to set number k of vector i to zero if k < i.
+        at: place of the copy in the buffer X. The copy begins at the number X[at * V]. If ``at`` is None, the vectors
+        are copied to the buffer from which :meth:`_sum` reads the vectors y_u of the products <x_i, y_u>.
+        triangle: if True, number k of vector i is set to zero for all k < i.
         """
         items = 1 if self.stream.profile.style == "simd" else 64
         to = (0, d, self._strip) if at is None else (at, self.shape.t, self.X)

@@ -12,8 +12,12 @@ number of problems: k if each class has a problem, the number of outputs of a Ny
     task                                  a name of clsvm.tasks.TASKS
     dual_coef, intercept                  (p, n_SV) and (p,); if each pair of k > 2 classes has a problem,
                                           (k - 1, n_SV) and (k (k - 1) / 2,), as in LIBSVM
-    classes, n_support                    (k,) labels, and (k,) counts of support vectors; without classes (0,) and (1,)
-    probA, probB                          Platt's sigmoid for each problem or pair; for a regression probA (1,) alone
+    classes (k,)                          labels of the classes; for a model without classes, an empty array
+    n_support (k,)                        numbers of support vectors of the classes; for a model without classes, the
+                                          number of all support vectors, (1,)
+    probA, probB (k (k - 1) / 2,)         parameters of Platt's sigmoid for each pair of classes
+    probA (1,)                            in place of probA and probB for a regression: scale of the errors' Laplace
+                                          distribution
     prob_density_marks (10,)              probability marks of a one-class model
     support_vectors (n_SV, d)             dense support vectors
     data, indices, indptr, shape (2,)     CSR support vectors
@@ -138,7 +142,10 @@ def load_model(path: PathLike) -> KernelModel:
 def _arrays(model: KernelModel) -> dict[str, Any]:
     """Return all arrays of the model's file as a dict by key. The arrays are little-endian and contiguous."""
     if not isinstance(model.kernel, Kernel):
-        raise ValueError(f"clsvm's model files hold models with a clsvm.Kernel only, got {model.kernel!r}: pickle it")
+        raise ValueError(
+            f"clsvm's model files hold only models whose kernel is a clsvm.Kernel, got the kernel {model.kernel!r}: "
+            "save this model with pickle"
+        )
     record = json.dumps(model.kernel.record())
     made: dict[str, Any] = {"format": FORMAT, "version": VERSION, "kernel": record, "dtype": model.dtype}
     made |= {"task": model.task, "dual_coef": model.dual_coef, "intercept": model.intercept}

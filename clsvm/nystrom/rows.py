@@ -27,7 +27,7 @@ from clsvm.losses import Loss
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-# An output's largest |target - offset| counts as at least MIN_DEVIATION times its largest |target| or |offset|.
+# The largest |target - offset| of an output is raised to MIN_DEVIATION * max(|target|, |offset|) if it is smaller.
 MIN_DEVIATION = 1e3 * float(np.finfo(np.float64).eps)
 MAX_BLOCKS, MIN_ROWS = 16, 1024  # for a list of devices: limits of the number of blocks, and of the rows of a block
 
@@ -168,7 +168,7 @@ class RowBlock:
         function that returns an object for products with K(X, C) in the most precise dtype, or None if ``cross`` has
         this dtype.
     task
-        the task that :meth:`begin_task` begins if its argument ``task`` is None.
+        default task of the block: :meth:`begin_task` begins this task if it is called with ``task=None``.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ class RowBlock:
         """Copy rows X (n, d) to the stream's device, in the storage format ``points.plan``. Return the block of rows.
 
         points: the inducing points, and the settings of products with kernel values between rows and inducing points.
-        task: the task that :meth:`begin_task` begins if its argument ``task`` is None.
+        task: default task of the block. A later call of :meth:`begin_task` with ``task=None`` begins this task.
         """
         laid_out = partial(Cross, stream, X, points.rows, points.kernel, points.plan)
         # A solve needs few products in the most precise dtype, so these products do not store the kernel values.
@@ -340,9 +340,10 @@ class RowOperator:
         return reply
 
     def _history(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the requests that restore the state of a block of rows, which was lost and built again.
+        """Yield the requests that bring a new copy of a lost block of rows to the state of the lost block.
 
-        The caller must send the request "begin_task" first, which is not included.
+        A block is lost if its worker is lost. Before these requests, the caller must send the request "begin_task" to
+        the new copy. This method does not yield "begin_task".
         """
         if self.refined:
             yield ("refine",)
@@ -384,7 +385,10 @@ class RowOperator:
         self._change = change
 
     def take_step(self, s: Vector) -> None:
-        """Add s times the change that :meth:`set_change` computed to the decision values. s (k, 1) are step lengths."""
+        """Replace the decision values f by f + s * df, where df is the change of f that :meth:`set_change` computed.
+
+        s (k, 1) has a step length for each of the k outputs.
+        """
         assert self._change is not None
         self._call("take_step", s)
         change = s * self._change

@@ -39,7 +39,7 @@ from clsvm.solvers.state import Limits, SmoKernel, View, max_working_set
 from clsvm.threads import one_thread
 
 # On GPUs, a subproblem of more than SMALL rows is padded to a multiple of the size of a work-group.
-# On GPUs, a subproblem of at most SMALL rows is padded to a multiple of SMALL, or of the size of a smaller work-group.
+# On GPUs, a subproblem of at most SMALL rows is padded to a multiple of min(SMALL, size of a work-group).
 SMALL = 128
 STOP = 0.1  # the SMO kernel stops at a violation of STOP * tol; the rest of tol is left for rounding errors of K
 FEW, STOP_FEW = 256, 0.02  # subproblems of at most FEW rows stop at STOP_FEW * tol, because their SMO costs little
@@ -280,7 +280,7 @@ class _Batch:
             unsolved = ~certified & (~unchanged | (exact & ~checked)) & (steps < budget)
             unsolved[[*results]] = False
             end = not unsolved.any() or request.should_stop()
-            # Keep a subproblem's first certified result: launches for other subproblems still change its coefficients.
+            # Store a solved subproblem's result now: later launches of the SMO kernel still change its coefficients.
             if done := [p for p in range(B) if p not in results and (end or certified[p])]:
                 numbers = violation, steps, bound, mask.sum(axis=1), certified
                 results |= self._results(done, optimality, [values[done].tolist() for values in numbers])
@@ -349,7 +349,7 @@ class _Batch:
         else:
             self._respond_exactly(mask)
         error = np.abs(self.f - before).max(axis=1)
-        if self.request.sample:  # the host changed only its own copy of f, so the device's f needs no change
+        if self.request.sample:  # the gradients f were changed on the host only, so only the host's f is restored
             self.f = before
         else:
             self._restore(before)

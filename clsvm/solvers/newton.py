@@ -57,7 +57,7 @@ MAX_CHANGED = 0.25
 # LATE: once SMO computed more than LATE * n rows of K (n, n), checks record the KKT violation, however large it is.
 LOW, LATE = 0.5, 4
 # CHECKS_BEFORE: a first Newton step is considered after more than this number of recorded KKT violations.
-# CHECKS_BETWEEN: after a Newton step, another one is considered if more than this number of checks followed.
+# CHECKS_BETWEEN: a Newton step is considered after more than this number of convergence checks since the previous step.
 CHECKS_BEFORE, CHECKS_BETWEEN = 4, 2
 FAILURE_FACTOR = 4.0  # each Newton step that does not lower the dual multiplies the estimated cost of the next by this
 MIN_SAVING = 4.0  # a first Newton step is made only if SMO would cost more than MIN_SAVING times as much as the step
@@ -481,12 +481,13 @@ class Newton:
         self._factor, self._reserved = None, 0
 
     def _factorize(self, free: Rows) -> Factor | None:
-        """Return a Cholesky factor of K among the rows ``free``, whose coefficients are free.
+        """Return a Cholesky factor of K among the rows ``free``, whose coefficients lie between their bounds.
 
-        If few coefficients have become free or reached a bound since the previous factor, the previous factor is
-        extended. Otherwise a new factor is made. An extended factor also has rows whose coefficients reached a bound.
-        The caller must fix these coefficients. Return None if K among the rows is not positive definite, even after a
-        small number (ridge) is added to its diagonal.
+        If many coefficients have left or reached a bound since the previous factor was made, a new factor is made of
+        the rows ``free`` alone. If few have, the previous factor is extended by the rows whose coefficients left a
+        bound. The extended factor still contains the rows whose coefficients reached a bound. The caller must hold the
+        coefficients of these rows constant. A small number (ridge) is added to the diagonal of K. Return None if K is
+        not positive definite, even with the largest ridge that is tried.
         """
         last = self._factor
         if last is not None:

@@ -12,31 +12,36 @@
 #define AHEAD 4  // prefetches run this many entries ahead, since columns of the index are short and scattered
 #define LINES 16  // cache lines of a column that are prefetched at most
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. The rows x_i of X are given
-// as an inverted index. A launch takes UB rows y_u of U, from u = first on.
+// as an inverted index. One launch takes the UB rows y_u of U with the numbers u = first .. first + UB - 1. V is the
+// number of rows x_i that a vector instruction computes side by side.
 // In:
+//   first                          the number u of the launch's first row of U
+//   base                           the number i of the row of X whose values have index 0 in S and c
 //   size, starts_of, ends, rows_of, values    the inverted index of X (see below)
 //   columns                        the number of columns of the inverted index
 //   rows, indptr, indices, data    the rows y_u: y_u is row rows[u] of a CSR matrix
 //   xx, norms                      squared norms: xx[i] = |x_i|^2, norms[rows[u]] = |y_u|^2
-//   dense, dense_columns, block    densely stored columns of X, their number, and the same columns of U
+//   dense                          the densely stored columns of X
+//   dense_columns                  the number of densely stored columns
+//   block                          the same columns of the launch's rows of U (dense_columns_simd.mako)
 //   count                          count[0] is the number of rows of U
 //   slot                           slot[u] is the row of S for the kernel values of y_u
-//   D                              only with UPDATE: D[p][u] is the weight of row y_u in problem p
+//   D                              only with the macro UPDATE: D[p][u] is the weight of row y_u in problem p
 // Out:
-//   S    S[slot[u]][i] = K[u][i]
-//   c    only with UPDATE: the kernel adds sum_u D[p][u] * K[u][i] to c[p][i]
+//   S    S[slot[u]][i - base] = K[u][i]
+//   c    only with the macro UPDATE: the kernel adds sum_u D[p][u] * K[u][i] to c[p][i - base]
 // The inverted index has blocks of ``size`` rows of X. In each block b, the entries are sorted by column, and within a
 // column by row. Entry e has the value values[e], and belongs to row b * size + rows_of[e] of X (invert.cl). The block
 // begins with entry number start = starts_of[b * size]. ends[b][k] is the number of the block's entries in the columns
 // before k. So column k has the entries
 //   start + ends[b][k] <= e < start + ends[b][k + 1]
 // Three kernels run one after another:
-//   gram            sets S[slot[u]][i] to the sum of x_i[j] * y_u[j] over the densely stored columns j
+//   gram            sets S[slot[u]][i - base] to the sum of x_i[j] * y_u[j] over the densely stored columns j
 //                   (dense_columns_simd.mako). A work-item takes V rows x_i. Without densely stored columns, gram does
 //                   not run, and match begins with S = 0.
-//   match           adds x_i[k] * y_u[k] to S[slot[u]][i] for each column k in which both rows have a sparse entry.
-//                   Then it replaces each sum by the kernel value. A work-item takes one row y_u and one block of rows
-//                   x_i, so that its sums stay in the core's cache.
+//   match           adds x_i[k] * y_u[k] to S[slot[u]][i - base] for each column k in which both rows have a sparse
+//                   entry. Then it replaces each sum by the kernel value. A work-item takes one row y_u and one block
+//                   of rows x_i, so that its sums stay in the core's cache.
 //   add_weighted    computes c. It runs only with UPDATE. A work-item takes WEIGHED rows i.
 <%def name="parameters()">\
 const int group0, const int groups, const int base, global const long *restrict indptr,

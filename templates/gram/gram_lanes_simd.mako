@@ -12,8 +12,9 @@ ${lanes.settings()}
 //   xx, uu                 squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
 // Out:
 //   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
-// Lane group g has the rows i = g * V .. g * V + V - 1. It stores only some features: its stored feature number s is
-// feature j = columns[columns_at[g] + s] of X. With DENSE, it stores all features, and j = s. With integer divisions:
+// Lane group g has the rows i = g * V .. g * V + V - 1. A lane group stores only some of the features. They are
+// numbered s = 0, 1, ... Stored feature number s of lane group g is feature j = columns[columns_at[g] + s] of X. With
+// the macro DENSE, each lane group stores all features, and j = s. With integer divisions:
 //   x_i[j] = values[at[g] + s * V + i % V],   g = i / V
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB]
 // Work-items: each takes consecutive lane groups, with all rows y_u (tiles_lanes_simd.mako).

@@ -14,9 +14,8 @@ columns. If two layouts store the same columns densely, their kernel values have
 An inverted index lists, for each column, the rows of X that have an entry in the column. For a right-hand row u, a
 product reads only the columns in which u has entries. The layouts csr and hybrid read all entries of X. An index saves
 most of the work if few rows share a column. X is divided into blocks of rows, each with an index of its own. Blocks are
-so small that the sums of u with all rows of a block stay in a core's cache.
-
-Only CPUs use an inverted index. Other devices store rows as hybrid instead.
+so small that the sums of u with all rows of a block stay in a core's cache. Only CPUs use an inverted index. Other
+devices store rows as hybrid instead.
 
 References: Zobel and Moffat 2006, inverted indices of text retrieval; Gustavson 1978, the product of two sparse
 matrices row by row.
@@ -48,13 +47,12 @@ from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
-ORDERED = 8192  # more columns than this are numbered by falling number of entries, so that frequent ones are neighbours
+ORDERED = 8192  # if X has more than ORDERED columns, they are sorted by number of entries, largest number first
 VALUE = 1.4  # cost of the kernel function and of storing its value, as a multiple of value_cost in the device's profile
 CONVERTED = 1000.0  # cost of converting one value of a dense row to CSR; a multiply-add of dense rows costs 1
-LINE = 12000.0  # cost of copying one feature of a block of CSR rows to a dense buffer, in multiply-adds of dense rows
+LINE = 12000.0  # cost of copying one feature of a block of CSR rows to a buffer; a multiply-add of dense rows costs 1
 CACHED = 4096  # a CPU's second-level cache holds this many features of a block of 64 rows U of K(X, U)
-# For K(X, U), an entry X[i, j] costs 1 + FAR times as much if the cache does not hold feature j of the rows U.
-FAR = 3.0
+FAR = 3.0  # for K(X, U), an entry X[i, j] costs 1 + FAR times as much if the cache lacks feature j of the rows U
 TEAM_ITEMS = 256  # number of work-items in a work-group
 MADE = 1.05  # factor on the cost of a value of K if a layout first separates dense columns from sparse ones
 BEGUN = 0.5  # added to the cost of a value of K if columns are stored densely, in units of the profile's value_cost
@@ -69,9 +67,10 @@ class Entries(NamedTuple):
 
 
 class DenseColumns(NamedTuple):
-    """Hold the columns of sparse rows that are stored densely: ``number`` values for each row, row by row.
+    """Hold the densely stored columns of sparse rows X. ``number`` is the number of these columns.
 
-    If ``number`` is 0, ``values`` is any buffer, which no kernel reads.
+    The buffer ``values`` holds ``number`` values of each row of X, zeros included, one row after another. If ``number``
+    is 0, ``values`` is a placeholder that no OpenCL kernel reads.
     """
 
     values: Buffer
@@ -135,15 +134,16 @@ class PanelRows(NamedTuple):
 class PanelBlock:
     """Say where a block of the right-hand rows U of K(X, U) stores each feature.
 
-    The block consists of lines. Line 0 is zero. Each other line holds one feature of all rows of the block.
+    The block consists of lines. Line 0 has only zeros. Each other line has one feature of all rows of the block.
 
     Attributes
     ----------
     line_of
         int32 buffer with a number for each feature j that is not stored densely. If a row of the block has feature j,
-        the feature is in the line with the number line_of[j] - base, which is at least 1. Else line_of[j] <= base.
+        the feature's line is line_of[j] - base, at least 1. Otherwise line_of[j] <= base, and the feature's line is 0.
     base
-        number that is at least as large as all numbers of earlier blocks in line_of, so that these need not be cleared.
+        offset that is added to the line numbers of this block in line_of. All numbers that earlier blocks left in
+        line_of are at most ``base``, so line_of need not be cleared between blocks.
     """
 
     line_of: Buffer
@@ -205,11 +205,12 @@ class CsrReader(Reader):
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        """Copy rows U of X to the buffer ``right``, one block at a time. Yield a launch for each block.
+        """Copy the rows U of a product K(R, U) to the buffer ``right`` block by block. Yield a launch for each block.
 
-        The launch computes K(R, U) for the block. R are the rows of X at the positions rows[V * g .. V * g + V - 1]
-        for each g in ``groups``. Kernels compute V rows side by side, and read them from X itself, so ``panel`` is not
-        used. The buffer ``count`` holds the number of rows U.
+        The launch computes the kernel values between the rows R and the block of U. V is the number of rows that OpenCL
+        kernels compute side by side. For each g in ``groups``, the rows of X at the positions rows[V * g] to
+        rows[V * g + V - 1] belong to R. The kernels read R from X itself. They do not use ``panel``, the buffer of R in
+        other layouts. The buffer ``count`` holds the number of rows U.
         """
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
@@ -265,12 +266,13 @@ class Csr(Layout):
         return self.of_parts(survey, np.zeros(len(survey.density), bool))
 
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
-        """Estimate what the CSR entries of X add to the cost of a value of K(X, U), in multiply-adds of dense rows.
+        """Estimate the cost of one value of K(X, U) without the multiply-adds of the densely stored columns of X.
 
-        ``survey`` describes X. ``whole`` is the mask of the densely stored columns, which have no CSR entries. The rows
-        U are copied to a buffer in blocks. For a block of profile.panel rows, half the cost of an entry of X is for
-        reading the entry, and half for multiply-adds. A CPU's cache holds only the densest columns of a block. In any
-        other column of the block, an entry of X costs 1 + FAR times as much. The estimate includes the copies of U.
+        The unit is one multiply-add in a product of dense rows. ``survey`` describes X. ``whole`` is the mask of the
+        densely stored columns. The rows U are copied to a dense buffer, one block of rows at a time. The estimate
+        includes these copies. If a block of U has profile.panel rows, reading an entry of X costs as much as the
+        entry's multiply-adds with the block. A CPU's cache holds only the densest columns of the block. If an entry of
+        X is in another column, and the block has the column too, the entry costs 1 + FAR times as much.
         """
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
@@ -381,7 +383,7 @@ class Hybrid(Csr):
         return cells + super().of_parts(survey, whole) + survey.overhead(BEGUN, 1)
 
     def gain(self, profile: Profile) -> Gain:
-        """Return a :class:`Gain`, which computes how much time storing a column densely saves, compared with CSR."""
+        """Return a :class:`Gain`, which estimates the time saved by storing a column densely instead of in CSR."""
         return Gain(profile.csr_cost / profile.hybrid_cost, 1, BEGUN * profile.value_cost / profile.hybrid_cost)
 
     def partition(self, profile: Profile, X: Data) -> Partition:
@@ -412,7 +414,7 @@ def _teams(width: int) -> int:
 
 
 def scatter(profile: Profile, dtype: str, d: int = 0) -> Variant:
-    """Return the program of the OpenCL kernels mark, fill and copy_dense, which copy a block of rows U of K(X, U)."""
+    """Return the OpenCL program that copies a block of the right-hand rows U of a product K(X, U) to a buffer."""
     return Variant(f"scatter {dtype}", sources.cl("gram/scatter"), tuple(options(profile, dtype, d)), "mark")
 
 
@@ -422,7 +424,7 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")
 
 
-# Every BLOCK rows of X have an inverted index of their own. A core's cache can hold one kernel value for each of them.
+# X is divided into blocks of BLOCK rows, each with an inverted index. BLOCK kernel values fit in a core's cache.
 # If rows have few entries, up to MAX_BLOCK rows of X share an inverted index. Its row numbers have 16 bits.
 BLOCK, MAX_BLOCK = 16384, 1 << 16
 ADDED = 2.0  # cost of storing a sum over densely stored columns and of reading it, as a multiple of value_cost
@@ -436,21 +438,16 @@ WEIGHED = 512  # a work-item adds weighted values of K to the sums of this many 
 class InvertedIndex(NamedTuple):
     """Hold the inverted index of CSR rows on the device. The rows are divided into blocks of ``size`` rows.
 
-    Attributes
-    ----------
-    size
-        number of rows in a block.
-    columns
-        number of indexed columns.
-    indptr
-        indptr[i] is the index of the first entry of row i. The entries of block b begin at start = indptr[b * size].
-    ends
-        ends[b][k] is the number of entries that block b has in the columns before k. The entries of block b in column k
-        have the indices start + ends[b][k] .. start + ends[b][k + 1] - 1.
-    rows
-        row of each entry, counted from the first row of its block.
-    values
-        value of each entry.
+    The index lists the entries of all rows, first those of block 0, then those of block 1, and so on. The entries of a
+    block are sorted by column, and the entries of a column by row.
+
+    size: number of rows in a block.
+    columns: number of indexed columns, which are the columns 0 to columns - 1.
+    indptr: the array indptr of the CSR rows. In the index, the entries of block b begin at place indptr[b * size].
+    ends: ends[b][k] is the number of entries that block b has in the columns 0 to k - 1. With start = indptr[b * size],
+        the entries of block b in column k are at the places start + ends[b][k] to start + ends[b][k + 1] - 1.
+    rows: number of the row of the entry at each place. Rows are counted from the first row of the entry's block.
+    values: value of the entry at each place.
     """
 
     size: int
@@ -492,7 +489,7 @@ class Inverted(Hybrid):
     """Store the densest columns densely, and the entries of the other columns in CSR and in an inverted index."""
 
     name, reader, plain = "inverted", InvertedReader, HYBRID.name
-    elementwise = False  # an index skips features j with x_j = 0 or y_j = 0, where a term e(x_j, y_j) can be nonzero
+    elementwise = False  # excludes kernel functions f(sum_j e(x_j, y_j)): an index would skip nonzero terms e(0, y_j)
 
     def suits(self, profile: Profile) -> bool:
         return profile.style == "simd"
@@ -510,7 +507,7 @@ class Inverted(Hybrid):
         return cells + survey.overhead(0.0, (1 + (number > 0)) * blocks)
 
     def gain(self, profile: Profile) -> Gain:
-        """Return a :class:`Gain`: how much time storing a column densely saves, compared with an inverted index.
+        """Return a :class:`Gain`: the time saved by storing a column densely instead of in an inverted index.
 
         With an index, a product K(X, U) multiplies each pair of an entry of X and an entry of U in the same column. The
         number of pairs in a column grows as the square of the column's density.
@@ -545,11 +542,14 @@ INVERTED = Inverted()
 
 
 def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: float = LIST, wait: float = 1.0) -> float:
-    """Estimate the cost of a value of K(X, U), in multiply-adds of dense rows, for n rows X with an inverted index.
+    """Estimate the cost of one value of K(X, U) if the n rows X are stored with an inverted index.
 
-    ``dense`` is the number of columns stored densely. ``count`` holds the number of entries of each other column. For
-    each entry of U, a product looks up the entry's column in each block of X, which costs found * profile.hit_cost.
-    ``wait`` is the factor by which a CPU slows down if it waits for memory (Survey.wait).
+    The unit is one multiply-add in a product of dense rows. The rows U are assumed to be as dense as X in each column.
+
+    dense: number of columns that are stored densely.
+    count: number of entries of X in each other column.
+    found: cost of finding the column of an entry of U in the index of a block of X, as a multiple of profile.hit_cost.
+    wait: factor by which multiply-adds slow down if a CPU waits for memory (Survey.wait), else 1.
     """
     share = np.asarray(count, np.float64) / n
     matches = float((share**2).sum() + found * share.sum() / min(n, BLOCK))
