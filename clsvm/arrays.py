@@ -99,7 +99,10 @@ def without_empty(X: Any) -> Any:
 
 
 def mostly_empty(X: Any) -> bool:
-    """Return whether a CSR matrix has more than 2^17 columns (``_MANY``), and more than four per stored entry."""
+    """Return whether a CSR matrix X has very many columns, compared with its number of stored entries.
+
+    X must have more than 2^17 columns (``_MANY``), and more than four times as many columns as stored entries.
+    """
     return bool(X.shape[1] > max(_MANY, 4 * X.nnz))
 
 

@@ -81,9 +81,9 @@ class Loss:
         """Return for each output the unit (k,) by which decision values f and targets y are divided during a fit.
 
         ``largest`` (k,) is the largest |y - offset| of each output, where the offset is the output's intercept. For a
-        quadratic loss, the unit is the largest power of 2 that does not exceed ``largest``. For another loss of
-        regressions, the unit is the smaller of this power and 1. For a loss of classes, the unit is 1. The unit is also
-        1 if ``largest`` is 0.
+        quadratic loss, the unit is the largest power of 2 that does not exceed ``largest``. For a regression loss that
+        is not quadratic, the unit is the smaller of this power and 1. For a classification loss, the unit is 1. If
+        ``largest`` is 0, the unit is 1 for every loss.
         """
         if not self.numbers:
             return np.ones_like(largest)

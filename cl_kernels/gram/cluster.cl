@@ -1,6 +1,7 @@
 // Put rows that have similar nonzero columns into clusters, greedily in one pass over the rows.
-// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011). A row joins the cluster of least cost. By misprint, the
-// paper says ``max`` there instead of ``min``.
+// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011). A row joins the open cluster of least cost. A cluster is
+// open while rows can still join it. In the paper's formula for the number of open clusters, ``max`` is a misprint for
+// ``min``.
 // A row's pattern is the set of its nonzero columns, as bits in words of 32 bits. Bit j of word w stands for column
 // 32 * w + j.
 //   pattern_dense, pattern_csr   compute the patterns of rows
@@ -10,12 +11,13 @@
 #endif
 #define LANES 16  // slots whose words are interleaved
 
-// Compute the patterns of dense rows, which are bit sets of their nonzero columns.
-// in:  X          consecutive rows of d entries each. Entry j of the i-th of these rows is X[begin + i * d + j].
-// in:  row0       number of the row i = 0 among all rows
-// in:  centre     the number that counts as zero in each column
-// out: patterns   patterns[row0 + i] is the bit set of row i. Bit j of its word w is 1 if the row's entry in column
-//                 32 * w + j differs from centre[32 * w + j].
+// Compute the patterns of some consecutive dense rows. The pattern of a row is the bit set of its nonzero columns.
+// in:  X          the rows i = 0, 1, 2, ..., with d entries each. Entry j of row i is X[begin + i * d + j].
+// in:  begin      index in X of the first entry of row i = 0
+// in:  row0       index in ``patterns`` of the pattern of row i = 0
+// in:  centre     centre[j] is the value that counts as zero in column j
+// out: patterns   patterns[row0 + i] is the pattern of row i, in words of 32 bits. Bit j of its word w is 1 if the
+//                 entry of row i in column 32 * w + j differs from centre[32 * w + j].
 // Work-items: one for each word w and row i.
 kernel EXPLICIT void pattern_dense(const int d, global const INPUT *restrict X, const int begin,
                                    global const finest *restrict centre, const int row0,

@@ -1,25 +1,29 @@
-// Write UB rows of U as a dense block, for a product K(X, U). Row u of U, called y_u, is a row of a CSR matrix. The
-// block has the rows u = first .. first + UB - 1.
-// The block is divided into lines of UB values. A line has the values y_u[j] of one feature j for the UB rows. Features
-// without an entry in the UB rows share line 0, whose values are zero.
-// in:      rows, count             y_u is row rows[u] of the CSR matrix, or zero if rows[u] < 0 or u >= count[0]
-// in:      indptr, indices, data   the CSR matrix
-// in:      xx        a number for each row of the CSR matrix, such as its squared norm
-// in:      dense     dense_columns further features k of each row i, dense[i * dense_columns + k]. They are not in CSR.
-// in:      base      a number. At the start, no number in line_of is larger.
-// in, out: line_of   feature j has the line line_of[j] - base, or line 0 if line_of[j] <= base
-// out:     block     y_u[j] = block[line * UB + u - first],   where ``line`` is the line of feature j
-// out:     uu        uu[u] = xx[rows[u]], or 0 if y_u is zero
-// Before the next block, the host adds the number of lines to ``base``. This gives line 0 to all features again, so
+// Write UB rows of a matrix U as a dense block, for a product K(X, U). The rows are u = first .. first + UB - 1 of U.
+// Each row of U is a copy of a row of a stored matrix. The stored matrix has dense_columns features in a dense array,
+// and its other features in CSR.
+// The block is divided into lines of UB values. A line has the values of one feature in the UB rows. All CSR features
+// that have no entry in the UB rows share line 0, whose values are zero. The host sets line 0 to zero.
+// in:      rows, count             row u of U is row rows[u] of the stored matrix. It is zero if rows[u] < 0 or
+//                                  u >= count[0].
+// in:      indptr, indices, data   the CSR features of the stored matrix, numbered j = 0, 1, 2, ...
+// in:      dense     the dense features of the stored matrix: feature k of row i is dense[i * dense_columns + k]
+// in:      xx        a number for each row of the stored matrix, such as its squared norm
+// in:      base      an integer. At the start, every number in line_of is at most base.
+// in, out: line_of   CSR feature j has the line line_of[j] - base, or line 0 if line_of[j] <= base. At the start all
+//                    CSR features have line 0.
+// out:     block     block[line * UB + u - first] is the value, in row u of U, of the feature with this line
+// out:     uu        uu[u] = xx[rows[u]], or 0 if row u of U is zero
+// Before the next block, the host adds the number of lines to ``base``. This gives line 0 to all CSR features again, so
 // line_of need not be cleared.
 // Three kernels run one after another:
 //   mark        gives a line to each CSR feature j that has an entry in the UB rows, and sets the line to zero. If
-//               by_entry is 0, it is line 1 + dense_columns + j. Otherwise the entries of the UB rows are numbered
-//               e = 1, 2, 3, ..., and the feature gets the line dense_columns + e of one of its entries. The block then
-//               needs at most one line for each entry.
+//               by_entry is 0, feature j gets the line 1 + dense_columns + j. If by_entry is 1, the CSR entries of the
+//               UB rows are numbered e = 1, 2, 3, ... The number e of any one entry of feature j then gives the feature
+//               the line dense_columns + e, so the block needs at most one line for each CSR entry.
 //   fill        writes the values of the CSR entries to their lines, and writes uu
-//   copy_dense  writes column k of ``dense`` to line 1 + k
-// Work-items: S for each row of the block. Item (l, s) takes the entries s, s + S, ... of row u = first + l of U.
+//   copy_dense  writes the values of dense feature k to line 1 + k
+// Work-items: S for each row of the block. Item (l, s) handles row u = first + l of U. The item takes the row's CSR
+// entries s, s + S, s + 2 * S, ..., counted from 0. In copy_dense it takes the row's dense features with these numbers.
 #ifndef INDEX
 #define INDEX int
 #endif

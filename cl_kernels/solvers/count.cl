@@ -1,23 +1,25 @@
 // Choose rows for a working set: on each of two sides, the ``quota`` rows that violate the optimality conditions most.
 // Side 0 has the rows whose violation shrinks if their coefficient rises. Side 1 has the rows whose violation shrinks
-// if their coefficient falls. With NO_BIAS (problems without a bias) all rows are on side 0. Rows that are already in
-// the working set (in_set[row] = 1) are on no side.
-// Each side has a histogram with BINS bins. A bin is a range of violations, and bins with lower numbers have larger
-// violations. From bin 1 on, 128 bins span a factor of 2. Bin 0 of a side is only for one row, which is chosen first:
+// if their coefficient falls. In problems without a bias (macro NO_BIAS) all rows are on side 0. Rows that are already
+// in the working set (in_set[row] = 1) are on no side.
+// Each side has a histogram with BINS bins. The bins 1, 2, ... are consecutive ranges of violations, from the largest
+// violations to the smallest. 128 bins span a factor of 2, and bin BINS - 1 also counts the rows with still smaller
+// violations. Bin 0 is not a range of violations. It counts at most one row, which is chosen first:
 //   side 0:  the row with the smallest gradient of all rows whose coefficient is below its upper bound
 //   side 1:  the row with the largest gradient of all rows whose coefficient is above its lower bound
-// With NO_BIAS, bin 0 of side 0 is for both of these rows. In nu-SVC and nu-SVR, both are rows of the same group
-// (read_extremes).
-// Rows are chosen bin by bin, from bin 0 on, until a side has ``quota`` rows. The bin where this happens is the side's
-// last bin, and not all of its rows need be chosen. If a side has fewer than ``quota`` rows, all are chosen, and its
-// last bin is BINS.
-// Chunk c is the rows c * chunk .. (c + 1) * chunk - 1. The kernels use these arrays:
+// In problems without a bias, bin 0 of side 0 counts both of these rows. nu-SVC and nu-SVR have two groups of rows, and
+// the coefficients of each group have a fixed sum. In nu-SVC and nu-SVR, both of these rows are taken from the group
+// with the larger violation (function read_extremes).
+// Rows are chosen bin by bin, from bin 0 on, until a side has ``quota`` rows. The bin that completes the ``quota`` is
+// called the side's last bin. If it has more rows than are needed, the rows with the lowest numbers are chosen. If a
+// side has fewer than ``quota`` rows, all are chosen, and BINS stands for the number of the side's last bin.
+// All rows are divided into chunks. Chunk c has the rows c * chunk .. (c + 1) * chunk - 1. The kernels use the arrays:
 //   counts[c][side][bin]   number of rows of chunk c in a bin
 //   totals[side][bin]      number of rows of all chunks in a bin
-//   ends[side][0]          the side's last bin
-//   ends[side][1]          number of rows to choose from the last bin
-//   shares[side][0][c]     number of rows of chunk c in bins before the last one
-//   shares[side][1][c]     number of rows of chunk c in the last bin
+//   ends[side][0]          number of the side's last bin
+//   ends[side][1]          number of rows to choose from the side's last bin
+//   shares[side][0][c]     number of rows of chunk c in the bins before the side's last bin
+//   shares[side][1][c]     number of rows of chunk c in the side's last bin
 // Four kernels run in this order:
 //   histogram   computes counts and totals
 //   threshold   computes ends from totals
@@ -81,14 +83,16 @@ inline float violation_of(const Extremes e) {
   return isfinite(violation) ? violation : 0.0f;  // 0 if no row can rise or none can fall: an extreme is infinite
 }
 
-// Find the extreme gradients of each group g of rows. Return 1 / (the largest violation of a group), or 0 if no row
-// violates the optimality conditions.
+// Find the extreme gradients of each group g of rows, and write them to e[g]. Return the float 1 / v, where v is the
+// largest violation of all groups. Return 0 if no row violates the optimality conditions.
 // nu-SVC and nu-SVR have two groups of rows, and the coefficients of each group have a fixed sum. In other problems all
 // rows are one group.
-// in:  numbers, places    the extreme gradients of each chunk of rows and their rows (extremes.cl)
-// out: e[g].m, e[g].im    the smallest gradient of rows whose coefficient can rise, and its row
-// out: e[g].M, e[g].iM    the largest gradient of rows whose coefficient can fall, and its row
-// The violation of group g is e[g].M - e[g].m. With NO_BIAS it is the larger of e[g].M and -e[g].m.
+// in:  pieces             number of chunks of rows
+// in:  numbers, places    the extreme gradients of each chunk, and the numbers of their rows (extremes.cl)
+// out: e[g].m, e[g].im    the smallest gradient of rows whose coefficient can rise, and the number of its row
+// out: e[g].M, e[g].iM    the largest gradient of rows whose coefficient can fall, and the number of its row
+// The violation of group g is e[g].M - e[g].m. In problems without a bias (macro NO_BIAS) the violation is the larger
+// of e[g].M and -e[g].m.
 // The rows im and iM are chosen first for the working set. An SMO iteration changes two rows of one group. So with two
 // groups, only the rows im and iM of the group with the larger violation are kept. In the other group, im and iM are
 // set to INT_MAX, which is not the number of any row.
@@ -142,11 +146,12 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
   }
 }
 
-// Sum a histogram: *better counts the rows in the bins before bin ``last``, and *ties the rows in bin ``last``.
-//   *better = bins[0] + ... + bins[last - 1]
-//   *ties = bins[last], or 0 if last = BINS
-// bins[k] is the number of rows in bin k, a range of violations. The largest violations are in bin 0. ``last`` is the
-// last bin from which rows are chosen for the working set.
+// Sum a histogram that counts rows by their violation of the optimality conditions. It has BINS bins, and bins[k] is
+// the number of rows in bin k. Bins with lower numbers have rows with larger violations. Rows are chosen for the working
+// set from bin 0, then from bin 1, and so on. Bin ``last`` is the last bin from which rows are chosen, and ``last`` is
+// BINS if all rows are chosen because the histogram has too few rows.
+// out: *better   number of rows in the bins before bin ``last``: bins[0] + ... + bins[last - 1]
+// out: *ties     number of rows in bin ``last``: bins[last], or 0 if last = BINS
 // Work-items: the items of a work-group read consecutive bins, and item 0 writes both results. ``scratch`` is local
 // memory.
 INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
@@ -200,16 +205,16 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
 }
 
 #if WG > 1
-// Count the rows of each side and chunk that are in the side's last bin, and the rows in the bins before it.
+// Count rows that can be chosen for the working set, for each chunk c of rows and each of two sides s.
 // Side 0 has the rows whose violation of the optimality conditions shrinks if their coefficient rises. Side 1 has the
-// rows whose violation shrinks if their coefficient falls. A bin is a range of violations, and bin 0 has the largest.
-// The last bin is the last one from which rows are chosen for the working set. All rows in the bins before it are
-// chosen.
+// rows whose violation shrinks if their coefficient falls. In problems without a bias, all rows are on side 0.
+// The rows of each side are divided into BINS bins by their violation. Bin 0 has the rows with the largest violations.
+// Each side has a bin ``last``. All rows of the bins before bin ``last`` are chosen, and some or all rows of bin
+// ``last``. If all rows of the side are chosen because the side has too few rows, ``last`` is BINS.
 // in:  counts   counts[c][s][k] is the number of rows of chunk c and side s in bin k
-// in:  ends     last = ends[s][0] is the last bin of side s. If all rows of the side are chosen because it has too few,
-//               last is BINS, the number of bins.
-// out: shares   rows in the bins before ``last``:  shares[s][0][c] = counts[c][s][0] + ... + counts[c][s][last - 1]
-//               rows in bin ``last``:              shares[s][1][c] = counts[c][s][last], or 0 if last = BINS
+// in:  ends     ends[s][0] is the number ``last`` of side s
+// out: shares   rows in the bins before bin ``last``:  shares[s][0][c] = counts[c][s][0] + ... + counts[c][s][last - 1]
+//               rows in bin ``last``:                  shares[s][1][c] = counts[c][s][last], or 0 if last = BINS
 // Work-items: one work-group takes one chunk c.
 kernel OF_GROUP void share(const int n, const int chunk, global const int *restrict counts, global const int *restrict ends,
                            global int *restrict shares) {

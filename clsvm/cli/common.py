@@ -211,7 +211,7 @@ def write_file(path: str | None, lines: Iterable[str], end: str = "\n") -> None:
 
 
 def as_json(record: Any) -> Iterator[str]:
-    """Yield a record's ``to_dict()`` as one JSON text."""
+    """Yield one string: the JSON text of the dictionary ``record.to_dict()``."""
     yield json.dumps(record.to_dict(), indent=1, allow_nan=False)
 
 

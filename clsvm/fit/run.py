@@ -77,20 +77,20 @@ class Fitted:
     """Hold the outcome of a fit: the results of its subproblems, and the report of the fit.
 
     A subproblem is one or more dual problems over the same rows. If the same fit solved other subproblems earlier, the
-    argument ``before`` is their outcome. The report and the attributes rho, dual and steps then include the earlier
-    subproblems, which come first.
+    argument ``before`` is the Fitted object of the earlier subproblems. The report and the attributes rho, dual and
+    steps begin with the earlier subproblems. The attribute ``results`` leaves the earlier subproblems out.
 
     Attributes
     ----------
     results
         result of each subproblem, in order, without the earlier subproblems.
     rho
-        offsets of the dual problems of all subproblems, (problems, groups). A group is the rows of a dual problem that
-        have the same offset.
+        offsets of all dual problems, (problems, groups), with the earlier subproblems first. A group is the rows of a
+        dual problem that have the same offset.
     dual
-        dual objective of each subproblem, (subproblems,).
+        dual objective of each subproblem, (subproblems,), with the earlier subproblems first.
     steps
-        number of SMO iterations of each subproblem, (subproblems,).
+        number of SMO iterations of each subproblem, (subproblems,), with the earlier subproblems first.
     plan
         storage format of the rows on the device, None for a precomputed kernel.
     """

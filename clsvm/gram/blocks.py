@@ -45,7 +45,7 @@ from clsvm.opencl.stream import Buffer, Stream
 Block = tuple[slice, Rows]  # a slice of X and its rows on the device
 ROWS_SHARE, PLAIN_SHARE, SHARE, WORKING_SHARE = (
     0.8,  # ROWS_SHARE: all rows stay on the device if rows and solver state take at most this share of free memory
-    0.4,  # PLAIN_SHARE: an inverted index is built if rows and index take at most this share of the free memory
+    0.4,  # PLAIN_SHARE: rows stay plain, without an inverted index, if rows and index exceed this share of free memory
     0.5,  # SHARE: share of the free memory that a pass over X may take; half of this share if many passes follow
     0.7,  # WORKING_SHARE: share of the free memory for a working set if X passes through the device in blocks
 )
@@ -57,12 +57,12 @@ BLOCK = 256 << 20  # largest size in bytes of a block of rows of X, unless a sol
 UNIFIED, COPIED = 2 << 20, 64 << 20
 MIN_ROWS = 1280  # blocks of this many rows may exceed UNIFIED bytes, since with fewer rows some cores would idle
 ONE, TWO, COPY = (
-    1.1,  # ONE: a pass over X takes this many times the memory of a block of rows, if one block is copied at a time
-    3,  # TWO: a pass over X takes the memory of this many blocks of rows: one in use, the next one, temporary buffers
-    5,  # COPY: a pass over X takes this many times the memory of a block of rows, if the device has its own memory
+    1.1,  # ONE: a pass over X takes ONE times the memory of one block of rows, if one block is copied at a time
+    3,  # TWO: a pass over X takes TWO times the memory of one block: one block in use, the next one, temporary buffers
+    5,  # COPY: on a device with its own memory, a pass over X takes COPY times the memory of one block of rows
 )
 ROW_OVERHEAD = 16  # bytes for a row's squared norm and for its place in the order in which the device stores rows
-UNEVEN = 1.5  # a block of at most s sparse rows has at most UNEVEN times as many entries as s rows on average
+UNEVEN = 1.5  # a block of s sparse rows is shortened if it has more than UNEVEN * s * (mean entries per row) entries
 ALIGNED = 128  # alignment in bytes of host arrays that become device buffers without a copy
 # LAID: cost of copying one value of a row to the device. One multiply-add in a product of dense rows costs 1.
 # FILLED: cost of copying one value if an OpenCL kernel reads it in host memory. One multiply-add costs 1.
@@ -94,21 +94,26 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
 
 
 class Streamed:
-    """Copy X (n, d) to the device block by block, in the layout of a plan. X is dense or CSR, perhaps memory-mapped.
+    """Copy the rows X (n, d) to the device, one block of rows after another. X is dense or CSR, perhaps memory-mapped.
 
-    ``row_extra`` is the number of bytes that the caller allocates for each row of a block. ``again`` says whether many
-    passes over X follow. If so, blocks are smaller, and every second pass takes them from last to first. Rows may then
-    be in the layout "clustered", which puts similar rows together.
+    ``plan`` says in which layout the device stores the rows, such as "dense" or "csr". ``dtype`` is the dtype of the
+    stored values. ``row_extra`` is the number of bytes that the caller allocates for each row of a block.
+
+    ``again`` says whether the caller makes many passes over X. If ``again`` is true, blocks are smaller, and every
+    second pass takes the blocks from last to first. The layout "clustered", which puts similar rows together, is used
+    for blocks only if ``again`` is true.
 
     Attributes
     ----------
     single
-        the layout in which :meth:`gathered` stores rows. Blocks have this layout too if ``arrangement`` is None.
+        plan with the layout in which :meth:`gathered` stores rows. Blocks have this layout too if ``arrangement`` is
+        None.
     arrangement
-        the order of the rows in the layout "clustered", or None for the order of X.
+        the order of the rows in the layout "clustered", or None if the blocks keep the order of X.
+    step
+        largest number of rows of a block.
     slices
-        the rows of each block, as a slice of all rows in the order of ``arrangement``. A block has at most ``step``
-        rows.
+        the rows of each block, as a slice of all rows in the order of ``arrangement``, or in the order of X.
     share
         largest number of bytes of device memory that a pass over X takes.
     near
@@ -209,7 +214,7 @@ class Streamed:
                     used = made
             finally:
                 # Wait until the worker thread is idle, because the buffers that it fills are freed next.
-                # Before Python 3.13, leaving the executor may not wait, because Ctrl-C can mark a busy thread as ended.
+                # Before Python 3.13, Ctrl-C can mark a busy thread as ended, so that the executor does not wait for it.
                 if os.getpid() == process:  # a forked process has no worker thread
                     worker.submit(int).result()
 
@@ -332,21 +337,23 @@ class Fetched:
 
     Rows are copied into the panel in one of two ways:
 
-        through a device copy: the host copies the rows to the device, and a kernel copies them into the panel. A copy
-            in CSR is kept: the panel holds only a block of the rows U at a time, so every product reads the copy again.
+        through a device copy: the host copies the rows to the device, and a kernel copies the rows from this device
+            copy into the panel. If the rows are stored in CSR, the panel has room for only one block of the rows U.
+            Each product then fills the panel with one block after another, so the device copy is kept.
         directly: a kernel copies the rows from the host's memory into the panel (:class:`Window`).
 
     Attributes
     ----------
     at
-        buffer with a number for each place in the panel, -1 for a zero row. If rows are copied directly, it is the
-        number of the row in X. Otherwise it is the position of the row in the device copy.
+        int32 buffer with a number for each place in the panel. A place is for one row, and -1 stands for a zero row.
+        If rows are copied directly, the number is the row number in X. Otherwise the number is the position of the row
+        in the device copy.
     count
-        number of rows in the panel.
+        number of rows U, zero rows included.
     ids
-        row numbers in X of the rows in a kept CSR copy, ascending; None if no copy is kept.
+        row numbers in X of the rows in the kept device copy, ascending. None if no device copy is kept.
     gram
-        kernel operator (Gram) of the rows in a kept CSR copy; None if no copy is kept.
+        kernel operator (Gram) of the rows in the kept device copy. None if no device copy is kept.
     """
 
     at: Buffer
@@ -356,7 +363,7 @@ class Fetched:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return the buffers to free with the panel: the rows' places ``at``, and the buffers of a kept CSR copy."""
+        """Return the buffers to free together with the panel: ``at``, and those of ``gram`` if it is not None."""
         return (self.at, *self.gram.buffers()) if self.gram else (self.at,)
 
 
@@ -439,11 +446,13 @@ class BlockGram(Operator):
         return Gram(self.stream, self._streamed.gathered(ids), self.kernel, self._slots)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel, a buffer with room for ``capacity`` or more right-hand rows U of a product K(X, U).
+        """Return an empty panel, a buffer for ``capacity`` or more right-hand rows U of a product K(X, U).
 
-        Set ``square`` if :meth:`tile` or :meth:`between` will compute kernel values between rows of the panel. If rows
-        are in CSR, memory for a device copy of U is allocated too. Every product fills the panel from this copy, one
-        block of U after another.
+        Set ``square`` if :meth:`tile` or :meth:`between` will compute kernel values between rows of the panel.
+
+        If the rows are stored in CSR, the method also allocates memory for a CSR copy of the rows U on the device.
+        The panel then has room for only one block of the rows U. Each product fills the panel with one block after
+        another from the CSR copy.
         """
         with self.stream.tentative():
             made = self._few.panel(capacity, square)
@@ -452,7 +461,7 @@ class BlockGram(Operator):
                 made.fetched.ids = np.sort(self._longest[:capacity])
                 made.fetched.gram = self._fetch(made.fetched.ids)
             if square:
-                # Make this buffer last, because panels share it and an error after it would free it (stream.tentative).
+                # Make this buffer last, because panels share it: a later error in this ``with`` block would free it.
                 self._few.slot(made.capacity)
         return made
 
@@ -507,10 +516,13 @@ class BlockGram(Operator):
     def _gather(
         self, panel: Panel, gram: Gram, ids: NDArray[Any], wanted: NDArray[Any], count: Buffer, fresh: bool = True
     ) -> None:
-        """Copy rows of X into a panel, the buffer of the rows U of products K(X, U).
+        """Copy rows of X from a device copy into ``panel``, the device buffer of the rows U of products K(X, U).
 
-        ``gram`` has some rows of X on the device, and ``ids`` holds their row numbers in X, ascending. ``wanted`` holds
-        the row number in X for each place in the panel. If ``gram`` does not have the row of a place, the place becomes
+        The panel has a place for each row of U. ``wanted`` holds the row number in X for each place, or -1 for a zero
+        row. The device buffer ``count`` holds the number of places in use.
+
+        ``gram`` is the kernel operator of the device copy, and ``ids`` holds the row numbers in X of the copied rows,
+        ascending. If the device copy lacks the row of a place, ``fresh`` says what happens to this place: it becomes
         zero if ``fresh`` is true, and is left unchanged if ``fresh`` is false.
         """
         index = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)

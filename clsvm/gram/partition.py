@@ -13,8 +13,9 @@ columns in which x is zero and a row of S is not:
 
     additional zeros = (number of rows of S) * a + b.
 
-A full cluster is no longer active, and a new cluster takes its place. Reference: GTSVM, section 5.3, algorithm 2. The
-paper's ``max(k, n / l)`` is a misprint for ``min(k, n / l)``.
+A full cluster is no longer active, and a new cluster takes its place. Reference: GTSVM (Cotter, Srebro, Keshet 2011),
+section 5.3, algorithm 2. For n rows, clusters of l rows and the wanted number k of active clusters, the paper sets the
+number of active clusters to max(k, n / l). This is a misprint for min(k, n / l).
 
 GTSVM takes the rows in random order. A random order is best while the active clusters are a large share of all
 clusters. Otherwise rows are sorted by a few columns that best predict the other columns (:func:`informative_columns`).
@@ -158,7 +159,7 @@ _GROUP = 64  # number of work-items of a work-group that assigns rows to cluster
 # A cluster of similar rows has a bit set of its nonzero columns. The words of _LANES such bit sets are interleaved.
 _LANES = 16
 EXCESS = 0.85  # estimated ratio: zeros stored by clusters of similar rows / zeros if sorted rows are cut into clusters
-# Rows are sorted before clustering if there are at least _CROSSING times as many clusters as accept rows at a time.
+# Rows are sorted before clustering if at most 1 / _CROSSING of all clusters of rows can be filled at the same time.
 _CROSSING = 8
 _SAMPLE = 2048, 1 << 22  # the columns to sort by are chosen from a sample of about 2048 rows, at most 2^22 values
 _TELLING = 32  # largest number of columns by which rows are sorted

@@ -88,10 +88,10 @@ class RowCache:
         return (self._most - len(self._slabs)) * self.slab_bytes
 
     def store(self, slot: Buffer) -> Store:
-        """Return a Store of the cached rows of K, by which a product K(U, X) writes or reads cached rows.
+        """Return a Store, the record by which OpenCL kernels find the rows of K in this cache.
 
-        U are the right-hand rows of the product. For each row u of U, the buffer ``slot`` holds the number of the slot
-        (place in the cache) of the row K(u, X).
+        A kernel reads or writes a list of rows of K. The int32 buffer ``slot`` has a number for each row in this list:
+        slot[k] is the place in the cache, called the slot, of the row at index k of the list.
         """
         return Store(_all_slabs(self._slabs), self.slab_rows, self.ld, slot)
 
@@ -245,19 +245,22 @@ def fill(
 ) -> tuple[int, Places]:
     """Compute the rows of K at the ascending positions ``rows``, and write each row to its slot, a place in ``store``.
 
-    A product computes as many rows as fit in ``panel``, the buffer of the product's rows. The products proceed from the
-    last of the ``rows`` to the first. No product starts after the time ``until``.
+    ``rows`` is divided into sections of at most as many rows as fit in the buffer ``panel``. One product computes the
+    rows of one section. The products proceed from the last section to the first. No product starts after the time
+    ``until``.
 
-    If ``symmetric`` is true, a product computes K[u][v] only for v < ends[u]. The number ends[u] is the same for all
-    rows u of a product, and larger than every such u. After all products, K[u][v] is copied from K[v][u] for every
-    v >= ends[u].
+    If ``symmetric`` is true, the product of a section computes K[u][v] for its rows u only up to column v = end - 1.
+    The number ``end`` is greater than the last position u in the section. After all products, the values K[u][v] with
+    v >= end are copied from K[v][u]. Each of these rows v must be in ``rows``, or be stored already.
 
     Arguments:
         listed: three buffers, for the positions of a product's rows, for the slots of the rows, and for their number.
         slot_of: (n_pad,) slot of each row of K.
         until: value of time.perf_counter().
 
-    Return the index in ``rows`` of the first row that was computed, and the array ``ends`` (n_pad,).
+    Return an index i and an array ``ends`` (n_pad,). The rows of K at the positions rows[i:] were computed, and i is 0
+    if all rows were computed. ends[u] is the number of values of row u that a product computed, or n_pad if no product
+    computed row u.
     """
     stream, n, first = gram.stream, gram.rows.n_pad, len(rows)
     ends, unit = np.full(n, n, np.int32), max(programs.SIDE, gram.rows.lanes)
@@ -279,10 +282,11 @@ def fill(
 
 
 def mirror_rows(gram: Operator, store: Store, slot_of: Places, ends: Places) -> None:
-    """Complete stored rows of K by symmetry, on CPUs: copy K[v][u] to K[u][v] for every v >= ends[u].
+    """Complete stored rows of the symmetric matrix K, on CPUs: copy K[v][u] to K[u][v] for every v >= ends[u].
 
-    Before the copy, a stored row u has only its first ends[u] values. slot_of[u] is the place of row u in ``store``, or
-    -1 if the row is not stored. For such a row, ends[u] is the number of rows of K.
+    slot_of[u] is the place of row u of K in ``store``, or -1 if row u is not stored. Before the copy, a stored row u
+    has only its first ends[u] values. If row u is complete or not stored, ends[u] is the number of rows of K, so that
+    nothing is copied to row u. Each row v from which values are copied must be stored.
     """
     stream, n = gram.stream, len(ends)
     kernel = stream.variant(programs.stored(stream.profile, gram.rows.dtype), "mirror_rows")

@@ -42,10 +42,10 @@ MAX_INDEX = 2**31 - 1  # largest feature number and largest label, which are C i
 
 
 class Lines:
-    """Iterate once over the lines of a binary stream of svmlight text, without white space after colons.
+    """Iterate once over the lines of a binary stream of svmlight text, and remove white space after colons.
 
-    scikit-learn's reader does not accept white space after a colon. ``complete`` says whether the lines read so far end
-    with a line break.
+    White space after a colon is removed because scikit-learn's reader does not accept it. The attribute ``complete`` is
+    false if the last line that was read does not end with a line break.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -68,7 +68,8 @@ class Lines:
 def normalized(text: bytes) -> bytes:
     """Return svmlight text with white space after colons removed."""
     octets = np.frombuffer(text, np.uint8)
-    if ((octets[:-1] == ord(":")) & (octets[1:] <= ord(" "))).any():  # this test is faster than the regular expression
+    # Test first whether white space follows any colon, because the regular expression takes longer than this test.
+    if ((octets[:-1] == ord(":")) & (octets[1:] <= ord(" "))).any():
         text = _GAP.sub(b":", text)
     return text
 

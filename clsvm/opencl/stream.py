@@ -127,8 +127,10 @@ class Stream:
         with self._runtime_call("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        other.charge(start)  # count all but ``nbytes`` bytes as allocated; errors then state the limit of both streams
-        # A stream short of memory empties all caches but those in its ``reads``. The second stream must empty none.
+        # The second stream gets the limit of the first, so that error messages of both streams name the same limit.
+        # Count all of this limit except ``nbytes`` bytes as allocated already, so that ``nbytes`` bytes remain free.
+        other.charge(start)
+        # List all caches in ``reads``, because a stream that lacks memory empties the caches that are not in ``reads``.
         other.reads = memory.filled_caches()
         try:
             with other:
@@ -267,10 +269,11 @@ class Stream:
                 buffer.release()
 
     def _done_with(self, nbytes: int) -> None:
-        """Wait for queued work before a buffer of ``nbytes`` bytes is freed, if its memory could be reused too soon.
+        """Wait for queued work if this is necessary before a buffer of ``nbytes`` bytes is freed.
 
-        This can happen only to a large buffer on a CPU: the pool of freed buffers may give it to another queue, or its
-        memory may return to the system. If the queued work fails, a later call of the stream raises the error.
+        It is necessary for a buffer of 64 KB or more on a CPU. After such a buffer is freed, its memory may be given to
+        another queue, or may return to the system, although queued work still uses the memory. If the queued work
+        fails, this method raises no error. A later call of the stream raises the error.
         """
         if self.unified and nbytes >= memory.MIN_POOLED:
             with contextlib.suppress(DeviceError):
@@ -415,8 +418,8 @@ class Stream:
     def _pinned(self) -> list[NDArray[np.uint8]]:
         """Return this thread's two pieces of pinned host memory, as two arrays of PIECE bytes.
 
-        The thread keeps the pieces until it copies by a stream with another OpenCL context. They do not count for
-        memory_limit.
+        The thread keeps the two pieces for later copies. If a stream with another OpenCL context copies an array in
+        this thread, two new pieces replace the old ones. The pieces do not count for memory_limit.
         """
         made = thread_dict("pinned")
         if (self._context, PIECE) not in made:
@@ -440,7 +443,7 @@ class Stream:
         return array
 
     def write_rows(self, buffer: Buffer, array: NDArray[Any], ld: int) -> None:
-        """Copy ``array`` (h, w) to a buffer whose rows have ``ld`` items: to the first w items of its first h rows.
+        """Copy ``array`` (h, w) to the first h rows of a buffer, into the first w of the ``ld`` items of each row.
 
         Each row of the array must be contiguous.
         """
@@ -448,7 +451,7 @@ class Stream:
         self._copy(buffer, flat, **places)
 
     def read_rows(self, buffer: Buffer, array: NDArray[Any], ld: int) -> None:
-        """Fill ``array`` (h, w) from a buffer whose rows have ``ld`` items: from the first w items of its first h rows.
+        """Copy the first h rows of a buffer to ``array`` (h, w): the first w of the ``ld`` items of each row.
 
         Each row of the array must be contiguous.
         """
