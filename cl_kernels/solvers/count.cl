@@ -147,9 +147,9 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
 }
 
 // Sum a histogram that counts rows by their violation of the optimality conditions. It has BINS bins, and bins[k] is
-// the number of rows in bin k. Bins with lower numbers have rows with larger violations. Rows are chosen for the working
-// set from bin 0, then from bin 1, and so on. Bin ``last`` is the last bin from which rows are chosen, and ``last`` is
-// BINS if all rows are chosen because the histogram has too few rows.
+// the number of rows in bin k. Bins with lower numbers have rows with larger violations. Rows are chosen for the
+// working set from bin 0, then from bin 1, and so on. Bin ``last`` is the last bin from which rows are chosen. ``last``
+// is BINS if all rows are chosen because the histogram has too few rows.
 // out: *better   number of rows in the bins before bin ``last``: bins[0] + ... + bins[last - 1]
 // out: *ties     number of rows in bin ``last``: bins[last], or 0 if last = BINS
 // Work-items: the items of a work-group read consecutive bins, and item 0 writes both results. ``scratch`` is local
