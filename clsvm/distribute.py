@@ -4,12 +4,10 @@ The training rows are divided among objects that are called parts. A part stores
 computes with them. Parts live in threads of this process, one thread for each device (:class:`OnDevices`), or on Dask's
 workers (clsvm.dask.executor.OnWorkers).
 
-In a request, the solver calls a method of every part, or reads an attribute of every part. If a Dask worker fails, its
-parts are lost. A lost part is restored in two steps:
-
-1. The part's reply to the request is :class:`Lost`.
-2. The solver repeats the requests that led to the part's state (:func:`replayed`). The first request builds the part
-   again.
+In a request, the solver calls a method of some or all parts, or reads an attribute of them. If a Dask worker fails, the
+parts on this worker are lost. The solver gets the reply :class:`Lost` in place of a lost part's reply. The next request
+to the lost part builds the part again on a live worker. The solver then sends the requests that give the new part the
+state of the lost part (:func:`replayed`).
 
 :func:`run_pieces` works without parts: several workers take independent pieces of work from one queue.
 """
@@ -131,10 +129,11 @@ def call_part(part: Any, name: str, given: Sequence[Any]) -> Any:
 
 @contextmanager
 def memory_share(stream: Stream, left: int) -> Iterator[None]:
-    """Lower the memory limit of ``stream`` until the context ends, so that objects on the device get equal shares.
+    """Lower the memory limit of ``stream`` in a ``with`` block, so that several new objects get equal shares of memory.
 
-    ``left`` objects still need memory. The lower limit allows the next object to allocate 1 / ``left`` of the stream's
-    free memory.
+    Each object is made in a ``with`` block of its own. ``left`` is the number of objects that are not made yet. The
+    block may allocate 1 / ``left`` of the bytes that the stream could allocate before the block. The old limit is
+    restored at the end of the block.
     """
     reserved = (stream.limit - stream.allocated) * (left - 1) // left
     stream.limit -= reserved
@@ -166,7 +165,7 @@ class DeviceThread:
 
 @contextmanager
 def open_streams(device: Any, memory_limit: int | str | None) -> Iterator[list[DeviceThread]]:
-    """Open a stream (a command queue with a memory limit) for each device, and close all streams when the context ends.
+    """Open a stream (a command queue with a memory limit) for each device. Close all streams after the ``with`` block.
 
     A single device is used in the caller's thread, and each device of a list in a new thread. If a list names a device
     several times and ``memory_limit`` is None, the streams of this device share its memory equally. Raises DeviceError

@@ -155,7 +155,10 @@ def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
         raise ValueError(f"got {reports!r}, expected a dict from names to reports, such as {example}")
     kinds = {type(report).__name__: report.parts for report in reports.values()}
     if len(kinds) > 1:
-        raise ValueError(f"reports must be of one type, got {' and '.join(kinds)}, which divide the time differently")
+        raise ValueError(
+            f"reports must be of one type, got {' and '.join(kinds)}: "
+            "these types divide the time of a fit into different parts"
+        )
     (kind,) = kinds.values()
     ax = _axes(ax)
     parts = [by_part(report.seconds, kind) for report in reports.values()]

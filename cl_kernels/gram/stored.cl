@@ -5,15 +5,18 @@
 //   add_between   adds products of kernel values and factors to sums
 #define SIDE 16
 
-// Copy kernel values among rows of the stored kernel matrix K to a matrix Q (capacity, capacity):
-//   Q[u][v] = K[rows[u]][rows[v]],   or 0 if rows[u] or rows[v] is -1 or row rows[u] of K is not stored
-// in:  rows          ``capacity`` row numbers. -1 stands for no row.
-// in:  slot_of       row i of K is stored in slot slot_of[i], or is not stored if slot_of[i] is -1. If slot_of is null,
-//                    row i is stored in slot i.
-// in:  reused        the columns v < reused of Q are not changed
-// in:  symmetric     if 1, the values with u >= reused and v > u are left out too. By symmetry, the kernel ``mirror``
-//                    (carry.cl) copies all values that are missing in the rows u >= reused.
-// Work-items: V items copy one row of Q, and write consecutive values. In SIMD style one item copies a row.
+// Copy kernel values from the stored kernel matrix K to a smaller matrix Q (capacity, capacity):
+//   Q[u][v] = K[rows[u]][rows[v]]
+//   Q[u][v] = 0 instead if rows[u] is -1, if rows[v] is -1, or if row rows[u] of K is not stored
+// in:  rows          rows[u] is the row number in K of row u of Q and of column u of Q. -1 stands for no row.
+// in:  slot_of       Row i of K is stored in slot slot_of[i]. If slot_of[i] is -1, row i is not stored. If the pointer
+//                    slot_of is null, row i is stored in slot i.
+// in:  reused        The first ``reused`` columns of Q are not written.
+// in:  symmetric     If symmetric is 1, values Q[u][v] with u >= reused and v > u are not written either. Afterwards,
+//                    the kernel ``mirror`` (carry.cl) sets Q[u][v] = Q[v][u] for all values that were not written in
+//                    the rows u >= reused.
+// Work-items: dimension 1 of the launch has an index for each row of Q. The work-items with this index copy the row,
+// and neighbouring work-items write consecutive values. On CPUs, a single work-item copies the row.
 kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
                           global const int *restrict rows, const int capacity, const int reused,
                           const int symmetric, global real *restrict Q) {

@@ -113,7 +113,10 @@ def to_sklearn(model: Any) -> Any:
     numbers = expansion.kernel.params if isinstance(expansion.kernel, Kernel) else {}
     if not (expansion.of_pairs or len(expansion.dual_coef) == 1):
         strategy = getattr(model, "multi_class", "")
-        raise ValueError(f"scikit-learn solves a problem for each pair of classes, got multi_class={strategy!r}")
+        raise ValueError(
+            "conversion to scikit-learn needs multi_class='ovo', a binary problem for each pair of classes, "
+            f"got multi_class={strategy!r}"
+        )
     made = _fitted_shell(kind, model.support_vectors_, expansion.classes)
     kernel_params = {"kernel": expansion.kernel.name, **numbers} if isinstance(model.kernel, Kernel) else {}
     made.set_params(**_shared(model, kind, _OURS[kind]) | kernel_params)

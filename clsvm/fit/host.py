@@ -33,13 +33,13 @@ MOST, COUPLED = 4096, 600
 COPIES = 4  # number of matrices of (coefficients)^2 values that a solve needs in memory, in addition to K
 # After Profile.patience * (number of coefficients) + EXTRA_STEPS SMO iterations, the host takes over from a device.
 EXTRA_STEPS = 4096
-# If SMO converges with a relative duality gap above COARSE_GAP, the host continues to a violation of FINE_TOL * tol.
+# If SMO reaches tol with a relative duality gap > COARSE_GAP, the host may lower the KKT violation to FINE_TOL * tol.
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
 # With at most FEW_ROWS rows, the host continues a solve by SMO if the relative duality gap is above FEW_COARSE.
 FEW_ROWS, FEW_COARSE = 256, 1e-5
 SEVERAL = 200  # with more than SEVERAL small problems in a fit, the host stops at the violation tol, not FINE_TOL * tol
 EPS = certificate.EPS
-# K is centred if a row of K has an absolute mean of at least CONSTANT_SHARE * (mean diagonal entry of the centred K).
+# KernelValues.centred centres K only if a row of K has |mean| >= CONSTANT_SHARE * (mean diagonal entry of centred K).
 CONSTANT_SHARE = 0.25
 QUICK = 1 << 26  # the host computes a kernel matrix of QUICK multiply-adds faster than it builds an OpenCL program
 ON_HOST = 1 << 28  # a device with double precision computes a kernel matrix of more than ON_HOST multiply-adds
@@ -102,16 +102,18 @@ def more_precise(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
 
 
 class KernelValues(NamedTuple):
-    """Hold the kernel matrix of m rows in float64, centred or not.
+    """Hold the kernel matrix of m rows in float64, as it is or centred.
 
     Attributes
     ----------
     K
-        kernel values (m, m), minus ``shift`` in every row and every column.
+        matrix (m, m). If it is not centred, K[i, j] is the kernel value k(i, j) of rows i and j. If it is centred,
+        K[i, j] is k(i, j) - shift[i] - shift[j].
     scale
-        rounding error of a kernel value in units of eps.
+        rounding error of a kernel value, in units of eps = 2^-52.
     shift
-        numbers (m,) if K was centred, else None. The kernel value of rows i and j is K[i, j] + shift[i] + shift[j].
+        numbers (m,). Centring subtracts shift[i] from row i and from column i of the kernel matrix. None if K is not
+        centred.
     """
 
     K: NDArray[np.float64]

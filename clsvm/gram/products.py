@@ -37,17 +37,18 @@ Slots = dict[int, Buffer]
 # Largest cost of a GPU launch, in multiply-adds: 0.2 s on a small GPU. A driver may reset a GPU if a launch takes 2 s.
 MAX_LAUNCH = 1e11
 PASSING = 8 << 20  # largest size in bytes of a temporary store of kernel values, so that a CPU cache holds the store
-# A temporary store of K has values for at least this many rows of X, which share the searches in an inverted index.
+# A temporary buffer of kernel values has values for at least MIN_STORE_ROWS rows of X, or for all rows if X has fewer.
+# Each temporary buffer of kernel values needs new look-ups in the inverted index of X, so small buffers are slow.
 MIN_STORE_ROWS = 4096
 
 
 class Store(NamedTuple):
-    """Describe where rows of K are stored: in which buffers, and at which place in them.
+    """Describe where rows of a kernel matrix K are stored: in which buffers, and at which place in them.
 
     Attributes
     ----------
     slabs
-        the buffers of the rows of K, which are called slabs: one buffer, or SLABS buffers of equal size.
+        the buffers of the rows of K, which are called slabs: one buffer, or programs.SLABS buffers of equal size.
     slab_rows
         number of rows of K in each slab.
     ld
@@ -56,7 +57,8 @@ class Store(NamedTuple):
         int32 buffer. Row u of a product K(U, X), where U are selected rows and X all rows, becomes row
         slot[u] % slab_rows of the slab with the index slot[u] // slab_rows.
     near
-        whether the next kernel reads the values, so that kernels on CPUs leave the values in the caches.
+        whether the next OpenCL kernel reads the stored values. If true, kernels on CPUs write the values to the caches.
+        If false, kernels on CPUs may write the values past the caches, directly to memory.
     """
 
     slabs: tuple[Buffer, ...]
@@ -107,23 +109,24 @@ class Update(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Describe the square matrix out[u, v] = K(row u, row v) of the rows in a panel, a buffer of rows of X.
+    """Describe the matrix of kernel values out[u, v] = K(row u, row v) of the rows in a panel, a buffer of rows of X.
 
     Attributes
     ----------
     rows
-        int32 buffer with the position of each row in X.
+        int32 buffer with the position in X of each row.
     count
         int32 buffer with the number of rows.
     out
         buffer for the matrix. The number of values in each row is the panel's capacity.
     reused
-        number of leading columns v that are left out. The caller has their values already, or copies them from
-        out[v, u]. Only the columns after them are computed.
+        number of leading columns that are not computed: out[u, v] is computed only for v >= reused. For v < reused and
+        u >= reused, the caller can copy out[u, v] from out[v, u]. For v < reused and u < reused, the caller must have
+        out[u, v] already, or must not need it.
     symmetric
-        whether values out[u, v] with reused <= u < v may be left out, since they equal out[v, u].
+        whether values out[u, v] with reused <= u < v may be left out too. The caller can copy them from out[v, u].
     most
-        upper bound of the number of rows; 0 if the host knows no bound except the panel's capacity.
+        upper bound of the number of rows. 0 means that the upper bound is the panel's capacity.
     """
 
     rows: Buffer
@@ -215,11 +218,14 @@ class Operator(Protocol):
         """
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
-        """Compute K(R, U), where R are the rows in the panel ``right``, and U the rows in ``panel``.
+        """Compute the kernel matrix K(R, U) between two sets R and U of rows of X, which are in buffers called panels.
 
-        Panels are buffers of rows of X. ``panel`` was made with square=True. The buffer ``count`` holds the number of
-        rows R. The buffer ``at`` holds the positions of U in X. If ``update`` is None, K(R, U) is written to the buffer
-        ``K``. Otherwise D K(R, U) is added to the sums of ``update``, whose weights D belong to the rows R.
+        panel: panel with the rows U. It was made with square=True.
+        at: buffer with the positions of the rows U in X.
+        right: panel with the rows R.
+        count: buffer with the number of rows R.
+        K: buffer to which the matrix K(R, U) is written if ``update`` is None. Otherwise the buffer is not used.
+        update: None, or an object with weights D of the rows R, and with the sums to which D K(R, U) is added.
         """
 
     def use(self, units: Units | None) -> None:
@@ -284,7 +290,8 @@ class Gram(Operator):
     def use(self, units: Units | None) -> None:
         """Choose matrix units (tensor cores), or None, for later products K(X, U) with many right-hand rows U.
 
-        The rows X must be dense float32 (see Units.why_not). Panels made before this call keep ordinary arithmetic.
+        The rows X must be dense float32 (see Units.why_not). :meth:`panel` makes a buffer for the rows U. If the
+        buffer was made while no matrix units were chosen, products with this buffer never use matrix units.
         """
         self.units = units
         if units is None or not isinstance(self.rows, LaneRows):
@@ -378,8 +385,9 @@ class Gram(Operator):
     ) -> None:
         """Do what :meth:`accumulate` does, but only for the rows of X in the lane groups ``groups`` (V rows each).
 
-        Row i of X belongs to column i - base of the stored K(U, X) and of the sums in ``update``. If X is a block of a
-        larger set of rows, and begins at row b of the set, ``base`` is -b.
+        The values of row i of X are written to column i - base of the stored K(U, X), and added to column i - base of
+        the sums in ``update``. ``base`` is 0 if the stored K(U, X) and the sums have a column for each row of X. It is
+        -b if they have a column for each row of a larger set of rows, in which X is the block that begins at row b.
         """
         if update and not store and self._layout.plain:
             self._add_through_store(groups, base, panel, count, update)
@@ -388,14 +396,17 @@ class Gram(Operator):
         _run(self._launches(_product(store, update), panel, passes, base, store, update))
 
     def _add_through_store(self, groups: range, base: int, panel: Panel, count: Buffer, update: Update) -> None:
-        """Add D K(U, X) to the sums c through a temporary store of K. ``update`` holds the weights D and the sums c.
+        """Add D K(U, X) to the sums c by way of a temporary buffer. ``update`` holds the weights D and the sums c.
 
-        Kernels of some layouts must store values of K before adding them. The store holds K between one block of
-        right-hand rows U and some rows of X at a time. If memory is too small for a store of MIN_STORE_ROWS rows of X,
-        kernels of the simpler layout ``Layout.plain`` add to c without a store.
+        Kernels of some layouts cannot add a value of K to the sums when they compute it. They write the values to a
+        temporary buffer first, and then add the values in the buffer to c. The buffer holds the values between one
+        block of the right-hand rows U in ``panel`` and a range of rows of X at a time. If memory is too small for a
+        range of MIN_STORE_ROWS rows, the rows X are read as rows of the simpler layout ``Layout.plain``. The kernels of
+        the simpler layout need no temporary buffer.
         """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
-        # ``step`` is a multiple of ``unit``, since sub-buffers of c begin at multiples of ``unit`` lane groups (V rows)
+        # ``unit`` lane groups (V rows each) have sums of ALIGNMENT bytes in the buffer c: 8 bytes for each row.
+        # Each part of the buffer c begins at a multiple of ALIGNMENT bytes, so ``step`` is a multiple of ``unit``.
         unit = ALIGNMENT // (8 * V)
         limit = min(PASSING, (stream.limit - stream.allocated) // 2)
         step = unit * (limit // (width * itemsize * V * unit))
@@ -425,11 +436,12 @@ class Gram(Operator):
         return self._slots[capacity]
 
     def _wide(self, one: Launch, update: bool) -> bool:
-        """Return whether each work-group of the launch ``one`` computes a large block of K(X, U), not a small one.
+        """Return whether the work-groups of the launch ``one`` compute K(X, U) in large blocks, not in small blocks.
 
-        Profiles name the large blocks "wide". They are used only if the launch then has at least ``min_tiles``
-        work-groups. If ``update`` is true, a work-group computes the blocks of all rows U for its rows of X, so the
-        launch has fewer work-groups.
+        The profiles of some devices define the size of a large block, under the name "wide". Large blocks are used only
+        if a launch with large blocks has at least ``min_tiles`` work-groups. If ``update`` is false, each work-group
+        computes one block. If ``update`` is true, each work-group computes the blocks of all rows U for some rows of X,
+        one block after another.
         """
         profile = self.stream.profile
         if "wide" not in profile.tiles or one.blocks < 2:
@@ -484,10 +496,12 @@ class Gram(Operator):
                 yield kernel, size, local, one.first + begin, some, base, one.arguments, *outcome, self.numbers
 
     def _program(self, product: str, shape: str, units: Units | None, name: str) -> tuple[DeviceKernel, dict[str, int]]:
-        """Return the kernel ``name`` from the program of a product, and the numeric -D options of the program.
+        """Return an OpenCL kernel that computes a product K(X, U), and its program's numeric -D options by macro name.
 
-        ``product`` is a key of programs.PRODUCTS. ``shape`` is the size class of the rows U in K(X, U), or "wide" to
-        divide the product into larger blocks. ``units`` are the matrix units (tensor cores) to use, or None.
+        product: key of programs.PRODUCTS. It says whether kernel values are stored, added to sums, or both.
+        shape: "two", "few" or "many" for the number of right-hand rows U, or "wide" for many rows in larger blocks.
+        units: the matrix units (tensor cores) that the kernel uses, or None.
+        name: name of the kernel in the program.
         """
         which = product, units.name if units else shape, name
         if which not in self._grams:

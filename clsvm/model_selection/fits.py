@@ -1,8 +1,9 @@
 """Run the fits of a grid search, one for each candidate and fold, and keep their results.
 
-A candidate is one choice of parameter values from the grid. :class:`Fits` collects the fits that can share kernel
-values or solutions in groups (:class:`Group`), gives the groups to the estimator's devices, and writes checkpoints. The
-subclasses in folds.py run a group with shared work. If a fit cannot share work, the estimator's own ``fit`` is called.
+A candidate is one choice of parameter values from the grid. :class:`Fits` puts fits that can share kernel values or
+solutions into one group (:class:`Group`). It gives the groups to the estimator's devices, and writes checkpoints. The
+subclasses in folds.py run the fits of a group with shared work. If a fit cannot share work, the estimator's own ``fit``
+is called.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Rows = NDArray[np.intp]
 JobId = tuple[int, int]  # (number of the candidate, number of the fold): identifies a fit
 UNSHARED: tuple[Any, ...] = ()  # value of Fits.key for a fit that shares no work with other fits
 _WRITE_EVERY = 10.0  # minimum seconds between two writes of a checkpoint
-# If several fits share work and the work raises one of these errors, each fit calls its estimator's own ``fit``.
+# If work that several fits share raises one of FIT_ERRORS, the fits are run one by one, by their estimators' ``fit``.
 FIT_ERRORS = (ValueError, TypeError, NotImplementedError, MemoryError, ClsvmError)
 
 
@@ -188,10 +189,10 @@ class Fits:
         return self
 
     def _rows_to_store(self, train: Rows, trained_too: bool) -> Rows:
-        """Return the numbers of the rows whose decision values are stored, for a fit to the rows ``train``.
+        """Return the numbers of the rows whose decision values are stored, for a fit to the training rows ``train``.
 
-        The rows are the test rows of all folds whose training rows are ``train``. If ``trained_too`` is true, the
-        training rows are included.
+        Several folds may have the same training rows and different test rows. The test rows of every fold with the
+        training rows ``train`` are returned. If ``trained_too`` is true, the training rows are returned too.
         """
         tests = [test for rows, test in self.splits if np.array_equal(rows, train)]
         return np.unique(np.concatenate([*tests, train] if trained_too else tests))

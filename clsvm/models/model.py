@@ -37,7 +37,8 @@ from clsvm.tasks import ONE_CLASS, TASKS
 
 Vector = NDArray[np.float64]
 # A Reduction is a function f(strips, n, k) that returns an array with a row for each of n samples.
-# ``strips`` of a Reduction f(strips, n, k) is an iterator over the decision values of all pairs of k classes.
+# The argument ``strips`` of a Reduction iterates over objects of class Strip, which cover all pairs of the k classes.
+# A Strip has the decision values of n samples for the pairs of one class with each class of a range of later classes.
 Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]
 
 # Decision values of pairs of classes take at most MAX_BYTES bytes, and at most the memory limit divided by SHARE.
@@ -90,16 +91,17 @@ class KernelModel:
         numbers of X, (n_SV,) int.
     dual_coef
         coefficients (problems, n_SV), float64. For two classes they are y * alpha, where alpha is the dual variable of
-        a support vector, and y is +1 for classes[1] and -1 for classes[0]. For pairs of classes y is +1 for the first
-        class of a pair and -1 for the second. The shape is then (k - 1, n_SV), as in scikit-learn and LIBSVM: a column
-        has the coefficients of a support vector against the other classes in their order.
+        a support vector, and y is +1 for classes[1] and -1 for classes[0]. With a problem for each pair of classes, y
+        is +1 for the first class of a pair and -1 for the second. With a problem for each pair of classes, the shape is
+        (k - 1, n_SV), as in scikit-learn and LIBSVM: a column has the coefficients of a support vector against each of
+        the other classes, in the order of ``classes``.
     intercept
-        (problems,) float64. For pairs of classes: (k * (k - 1) / 2,).
+        (problems,) float64. With a problem for each pair of classes: (k * (k - 1) / 2,).
     classes
-        labels (k,) in ascending order, or (0,) without classes. With a problem for each pair of classes, labels may
-        have any order. The order then decides between classes with equally many votes: the first one is predicted.
+        labels (k,), or (0,) without classes. The labels ascend, except in some models with a problem for each pair of
+        classes. If several classes win equally many pairs, the first of these classes in ``classes`` is predicted.
     n_support
-        int32, number of support vectors of each class, (k,). Without classes: (1,), the number of all.
+        int32, number of support vectors of each class, (k,). Without classes: (1,), the number of all support vectors.
     plan
         layout of the support vectors on the device. If it is None, a layout is chosen from the support vectors.
     dtype
@@ -108,7 +110,7 @@ class KernelModel:
         name of a record of clsvm.tasks.TASKS, such as "c_svc".
     probA
         (pairs,) float64, or None without probabilities. Let f be a decision value. The class for which f is positive
-        has the probability 1 / (1 + exp(probA * f + probB)). For a regression: the scale of its errors, (1,).
+        has the probability 1 / (1 + exp(probA * f + probB)). For a regression: (1,), scale of the prediction errors.
     probB
         (pairs,) float64, or None without probabilities and for a regression.
     prob_density_marks
@@ -203,15 +205,15 @@ class KernelModel:
     def _strips(self, sums: _Sums, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:
         """Yield the decision values of all pairs of classes for ``rows``, as :class:`Strip` tuples.
 
-        A strip holds the decision values of one class against later classes. ``blocks`` lists pairs of ranges of class
-        numbers (:func:`decoder.blocks`). For each pair of ranges, all pairs of a class in the first range and a class
-        in the second range are computed at once.
+        A strip holds the decision values of one class against a range of later classes. The decision values are
+        computed in blocks. Each entry (firsts, others) of ``blocks`` describes one block by two slices of class numbers
+        (:func:`decoder.blocks`). The block has the pairs of a class in ``firsts`` with each later class in ``others``.
         """
         k = len(self.classes)
         for firsts, others in blocks:
             if firsts == others and firsts.stop - firsts.start == 1:
                 continue
-            # dual_coef has no row for a class against itself: class i has row j - 1 against j > i, row j against j < i.
+            # The coefficients of class i against class j are in row j - 1 of dual_coef if j > i, and in row j if j < i.
             first = others.start - (firsts != others)
             first_sums = other_sums = sums.respond(rows, firsts, slice(first, others.stop - 1))
             if firsts != others:
@@ -251,9 +253,11 @@ class KernelModel:
     def _host_sums(self, K: Data, groups: slice, problems: slice) -> Vector:
         """Return sums of coefficients times kernel values K (n, m), computed on the host.
 
-        K has the kernel values of n rows with the m training rows. ``groups`` selects classes whose support vectors are
-        summed, and ``problems`` selects rows of dual_coef. The result for c classes and p rows of dual_coef has the
-        shape (c * p, n). The sums of a row of K do not depend on the other rows of K, bit for bit.
+        K has the kernel values of n rows with the m training rows. ``groups`` selects c classes, and ``problems``
+        selects p rows of dual_coef. Row i * p + j of the result (c * p, n) has the sums over the support vectors of the
+        selected class i, with the coefficients in the selected row j. In a model without a problem for each pair of
+        classes, all support vectors count as one class. The sums of a row of K do not depend on the other rows of K,
+        bit for bit.
         """
         cuts = np.cumsum([0, *(self.n_support if self.of_pairs else [len(self.support_vectors)])])
         parts = list(itertools.pairwise(cuts))[groups]

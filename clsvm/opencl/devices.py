@@ -289,7 +289,7 @@ def device_list(spec: Any) -> list[Any]:
 
 
 def first_device(spec: Any) -> Any:
-    """Return the first of the devices that a user names by ``spec``. Work on one device alone runs on this device."""
+    """Return the first of the devices that a user names by ``spec``, for work that uses only one device."""
     return device_list(spec)[0]
 
 

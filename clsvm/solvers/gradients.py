@@ -20,15 +20,18 @@ from clsvm.problem import Vector
 from clsvm.solvers.state import RESPOND, mirror, respond
 
 UNIT = 32  # a subproblem is padded to a multiple of UNIT rows, so that its part of a shared buffer begins aligned
-# Float64 products share buffers. Each gets a multiple of ALIGN rows there, so that the next one begins aligned.
+# Several float64 products share one buffer. Each product begins at a multiple of ALIGN rows, an aligned address.
 ALIGN = 128
 # In a symmetric kernel matrix, a value that costs at least MIRRORED multiply-adds is computed once, not twice.
 MIRRORED = 64
-# For r rows and s support vectors, together m rows, half of K (m, m) replaces K (r, s) if m^2 / 2 <= SYMMETRIC * r s.
+# The gradients of rows R need the kernel matrix K(R, S) between the rows R and the support vectors S.
+# For the union T of R and S, half of the symmetric K(T, T) replaces K(R, S) if |T|^2 / 2 <= SYMMETRIC * |R| * |S|.
 SYMMETRIC = 0.6
 # K (r, s) of r rows and s >= FEW_FACTOR * r support vectors may be computed transposed, up to FEW_BYTES bytes of K.
 FEW_FACTOR, FEW_BYTES = 2, 16 << 20
-TILES = 0.25  # share of the free memory for kernel matrices of a batch of subproblems, or of one in its float64 check
+# The kernel matrices of a batch of subproblems together take at most the share TILES of the device's free memory.
+# A float64 check of one subproblem may make a kernel matrix that takes at most the share TILES of the free memory.
+TILES = 0.25
 
 
 class GradientRequest(NamedTuple):
@@ -146,11 +149,12 @@ def _panels(
 ) -> Iterator[list[tuple[Panel, Buffer, Panel, Buffer]]]:
     """Gather on the device the rows R and U of several kernel matrices K(R, U).
 
-    A panel is a buffer of rows of X. Yield a list with four device objects for each matrix: a panel with its rows U, a
-    buffer with the positions of U, a panel with its rows R, and a buffer with the number of rows R.
+    Yield a list with a tuple (panel, at, right, count) for each matrix, the arguments of :meth:`Operator.between`:
+    a buffer with the rows U, a buffer with the positions of U, a buffer with the rows R, and a buffer with the number
+    of rows R.
 
-    left: for each matrix, the positions of its rows U in the device's order of rows.
-    right: for each matrix, the positions of its rows R in the device's order of rows.
+    left: for each matrix, the positions of the rows U in the device's order of rows.
+    right: for each matrix, the positions of the rows R in the device's order of rows.
     """
     stream, parts, sizes = gram.stream, [], [*zip(map(len, left), map(len, right), strict=True)]
     A, B = (_round_up(gram, max(map(len, vectors)), ALIGN) for vectors in (left, right))
