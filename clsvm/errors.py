@@ -55,7 +55,8 @@ class DeviceError(ClsvmError):
     """Report that no usable OpenCL device was found, several devices match a name, or a device ran out of memory."""
 
 
-class HostMemoryError(MemoryError, ClsvmError):  # first MemoryError, because MemoryError.__new__ must make instances
+# MemoryError must be the first base class of HostMemoryError, because MemoryError.__new__ has to create the instances.
+class HostMemoryError(MemoryError, ClsvmError):
     """Report that the system refused memory to this process.
 
     The message names the request, the nearest limit and a remedy.

@@ -40,7 +40,10 @@ def memory_limits(root: Path = ROOT) -> list[tuple[int, str]]:
 
 
 def _system(root: Path) -> Iterator[tuple[int, str]]:
-    """Yield the system's free memory in bytes, with a name for messages. Yield nothing if it cannot be read."""
+    """Yield the system's free memory in bytes, and the words that error messages use for this limit.
+
+    Yield nothing if the free memory cannot be read.
+    """
     if (free := _fields(_read(root / "proc/meminfo")).get("MemAvailable")) is not None:
         yield free, "the system's free memory"
 

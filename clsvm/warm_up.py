@@ -22,7 +22,9 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.devices import find
 from clsvm.opencl.runtime import cl
 
-ROWS, FEW = 4000, 300  # ROWS: rows of most fits. FEW: rows of the smallest fit, inducing points, rows to predict
+# ROWS: number of rows of each fit, except the smallest fit.
+# FEW: number of rows of the smallest fit, number of inducing points, and number of rows to predict after a fit.
+ROWS, FEW = 4000, 300
 VOCABULARY = 100_000  # columns of the rows of word counts: above 65,536, so that column numbers take four bytes
 
 

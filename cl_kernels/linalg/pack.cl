@@ -1,14 +1,16 @@
-// Pack n vectors m_i of d numbers into blocks of V vectors, whose numbers are interleaved. Kernels that multiply
-// matrices read this form.
+// Copy n vectors m_i of d numbers each into blocks of V vectors. In a block, the numbers of the V vectors are
+// interleaved. Kernels that multiply matrices read these blocks.
 // in:  M    a matrix whose rows or columns are the vectors:   m_i[k] = M[from + i * stride + k * step]
-//           Rows have step = 1, and columns have stride = 1.
-// out: to   blocks with memory for V vectors of ``length`` numbers. m_i is written to the numbers to0 .. to0 + d - 1 of
-//           vector i. With the integer division i / V,
+//           If the vectors are rows of M, step is 1. If they are columns of M, stride is 1.
+// out: to   the blocks. A block has places for V vectors of ``length`` numbers. The vector m_i is vector i % V of block
+//           i / V (integer division). Number k of m_i is written to place to0 + k of this vector:
 //             to[((i / V) * length + to0 + k) * V + i % V] = m_i[k]
-// The last block is filled up with vectors of zeros. With ``triangle`` set, 0 replaces m_i[k] for k < i.
-// Work-items: S for each block, which share its numbers so that consecutive items read consecutive numbers of M.
-// SIMD style (on CPUs): S is 1, and the item reads and writes V numbers at a time. If step is 1, it transposes V x V
-// numbers in registers.
+// If n is not a multiple of V, the missing vectors of the last block are filled with zeros. If ``triangle`` is not 0,
+// 0 is written in place of m_i[k] for each k < i.
+// Work-items: S work-items copy each block, and divide its numbers among them. Neighbouring work-items read
+// neighbouring numbers of M.
+// SIMD style (on CPUs): S is 1, and the work-item reads and writes V numbers at a time. If step is 1, the work-item
+// transposes V x V numbers in registers.
 kernel OF_ITEMS(64) void pack(global const real *restrict M, const long from, const long stride, const long step, const int n,
                  const int d, const int triangle, const int to0, const int length, global real *restrict to) {
   const int i0 = get_global_id(1) * V, begin = triangle ? min(i0, d) : 0, valid = min(V, n - i0);

@@ -77,14 +77,15 @@ typedef int which;
 #define NEG(a) wide_neg(a)
 #endif
 
-// Hold the results of one work-item for the rows that it has read. The item reads AT_ONCE consecutive rows at a time:
-// the rows i, i + 1, ..., i + AT_ONCE - 1, for several i. Each member is a vector of AT_ONCE numbers. Its number k,
-// counted from 0, is the result for the rows i + k of all these i.
+// Hold the results of one work-item for the rows that it has read. The work-item reads AT_ONCE consecutive rows at a
+// time, the rows i, i + 1, ..., i + AT_ONCE - 1. It does so for several start rows i. Each member of the struct is a
+// vector of AT_ONCE components. Component k of a vector (k = 0, 1, ...) is the result over the rows i + k for all start
+// rows i of the work-item.
 // ``right`` and ``left`` are the derivatives of the dual objective to the right and to the left of a row's coefficient.
-//   m       the smallest ``right`` of rows whose coefficient can rise
-//   im      the i of the row i + k in which m was found
-//   M       the smallest value of -left of rows whose coefficient can fall
-//   iM      the i of the row i + k in which M was found
+//   m       the smallest ``right`` of the rows whose coefficient can rise
+//   im      the start row i for which m was found. Component k of m belongs to row i + k.
+//   M       the smallest value of -left of the rows whose coefficient can fall
+//   iM      the start row i for which M was found. Component k of M belongs to row i + k.
 //   free    the number of free rows. The coefficient of a free row can rise and fall, and ``right`` equals ``left``.
 //   sum     the sum of ``right`` over the free rows
 typedef struct {
@@ -100,14 +101,14 @@ inline Partial no_rows(void) {
 #define RIGHT(f, b, epsilon) PICK(LESS(b, (some)wide_of(0)), ADD(f, NEG(epsilon)), ADD(f, epsilon))
 #define LEFT(f, b, epsilon) PICK(LESS((some)wide_of(0), b), ADD(f, epsilon), ADD(f, NEG(epsilon)))
 
-// Add AT_ONCE consecutive rows to the results of a work-item.
+// Include AT_ONCE consecutive rows in the results of a work-item.
 // In:
 //   i              the first of the rows
 //   right, left    the derivatives of the dual objective to the right and to the left of each row's coefficient
 //   up, low        whether each row's coefficient can rise, and whether it can fall
 // In and out:
-//   s    the results (type Partial): extremes of the derivatives, and the number and sum of free rows. The coefficient
-//        of a free row can rise and fall, and its two derivatives are equal.
+//   s    the results (type Partial): the extreme derivatives, the number of free rows, and the sum of ``right`` over
+//        the free rows. A row is free if its coefficient can rise and fall, and its two derivatives are equal.
 inline void add_rows(Partial *s, const int i, const some right, const some left, const which up, const which low) {
   const some a = PICK(up, right, (some)WIDE_MAX), c = PICK(low, NEG(left), (some)WIDE_MAX);
   const which first = LESS(a, s->m), second = LESS(c, s->M), both = up && low && !LESS(left, right);
@@ -116,13 +117,15 @@ inline void add_rows(Partial *s, const int i, const some right, const some left,
   s->sum = ADD(s->sum, PICK(both, right, (some)wide_of(0))), s->free += ONE_EACH(both);
 }
 
-// Find the smallest of the AT_ONCE numbers of a vector v, and its row. If several numbers are the smallest, find the
-// first of their rows. A work-item has read rows in vectors of AT_ONCE consecutive rows, with one row in each lane.
+// Find the smallest of AT_ONCE values that a work-item has kept, and the row of this value. The work-item has read one
+// value of each of its rows. It has read the values of AT_ONCE consecutive rows at a time, as a vector. For each
+// component k of these vectors (k = 0, 1, ...), it has kept the smallest value.
 // In:
-//   v    v[k] is the smallest value of the rows in lane k
-//   i    i[k] is the first row of the vector of rows in which v[k] was found. So v[k] belongs to row i[k] + k.
+//   v    v[k] is the smallest value that component k had
+//   i    i[k] is the first row of the vector from which v[k] was kept. So v[k] is the value of row i[k] + k.
 // Out:
-//   *value, *index    the smallest value, and its row
+//   *value    the smallest v[k]
+//   *index    the row of this value. If several v[k] are the smallest, it is the first of their rows.
 inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #if AT_ONCE == 1
   *value = v, *index = i;
@@ -229,21 +232,23 @@ INLINED void combine(Extremes *found, const int pieces, const int g, global cons
   *found = e;
 }
 
-// Compute three sums over each chunk of rows, from which the host gets the objectives.
+// Compute three sums over each chunk of rows. The host adds the sums of all chunks. From the totals it computes the
+// primal and the dual objective. The dual problem is to maximise
+//   dual(b) = -(1/2 * b^T K b + q^T b + epsilon * sum |b|),   lo <= b <= hi,   with the kernel matrix K
 // In:
-//   b, lo, hi    (n,), the signed coefficients of the n rows, and their bounds
-//   q            (n,), the linear term of the dual objective
-//   f            (n,), its gradient f = K b + q, with the kernel matrix K
+//   b, lo, hi    (n,), the signed coefficients of the n rows, and their lower and upper bounds
+//   q            (n,), the linear term
+//   f            (n,), f = K b + q
 //   epsilon      epsilon of epsilon-SVR, and 0 in other problems
-//   rho          the offset of the decision function. In nu-SVC and nu-SVR (macro SPLIT), rows with lo < 0 have the
-//                offset rho[1].
+//   rho          the offset of the decision function. In nu-SVC and nu-SVR (macro SPLIT) there are two offsets: rho[1]
+//                for rows with lo < 0, and rho[0] for the other rows. In the formulas, rho is the offset of the row.
 // Out:
 //   sums    (chunks, 3), the numbers quadratic, linear and loss for each chunk:
 //     quadratic = sum b * (f - q),   linear = sum (b * q + epsilon * |b|)
 //     loss = sum max(lo * (rho - f + epsilon), hi * (rho - f - epsilon), 0)
 // With the sums over all rows, the objectives are
-//   dual = -(quadratic / 2 + linear),   primal = quadratic / 2 + loss - rho * sum b
-// If sum b = 0, they are those of equations 1 and 2 of Cotter et al. 2011.
+//   dual = -(quadratic / 2 + linear),   primal = quadratic / 2 + loss - sum rho * b
+// For C-SVC, sum rho * b is 0, and the objectives are equations 1 and 2 of Cotter, Srebro and Keshet 2011.
 kernel OF_GROUP void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi,
                       global const wide *restrict epsilon, global const wide *restrict q, global const wide *restrict rho,

@@ -110,7 +110,10 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         if isinstance(self.center_selection, str) and self.center_selection != "uniform":
             raise ValueError(f"center_selection must be 'uniform' or an array (m, d), got {self.center_selection!r}")
         if self.warm_start:
-            raise ValueError("warm_start must be False for X in Dask chunks: give inducing points as center_selection")
+            raise ValueError(
+                "warm_start must be False for X in Dask chunks; to use the inducing points of an earlier fit again, "
+                "pass them as center_selection"
+            )
         if y is None:
             raise ValueError("y must be given, in as many chunks as X, got None")
         self._flat = np.ndim(y) == 1
@@ -128,12 +131,13 @@ class ChunkedFalkon(OverChunks, local.Falkon):
     def _encoded(self, rows: FalkonRows, summaries: list[Summary]) -> tuple[Encoding, Task]:
         """Return the encoding that converts targets to numbers, and the objective of the fit (:class:`Task`).
 
-        The Task has no target of a single row, because these targets stay on the workers. Its array of targets,
-        ``Task.y``, has a row for each output. For a classifier, ``Task.y`` has a column for each class, and the weight
-        of a column is the sum of the weights of the class. For a regressor, the two columns of ``Task.y`` are the
-        smallest and the largest target.
+        The targets of the rows stay on the workers. The array ``Task.y`` therefore holds other targets, which stand for
+        the targets of all rows. ``Task.y`` has one row for each output of the model. For a classifier, it has one
+        column for each class, with the numeric targets of the class. The weight of the column is the sum of the weights
+        of all rows of the class. For a regressor, it has two columns: the smallest and the largest target of each
+        output.
 
-        summaries: for each chunk, a summary of its targets.
+        summaries: for each chunk of rows, a summary of the targets in the chunk.
         """
         encoding, weights = Labels.of(summaries, self.class_weight, self._targets)
         return encoding, self._problem(local.Targets(encoding.classes, encoding.table, weights))

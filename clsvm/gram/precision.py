@@ -134,9 +134,12 @@ class Scales(NamedTuple):
     double
         largest error of a kernel value in float64, in units of float64's eps.
     sizes
-        (n,) squared norms of the rows (Measures.sizes); None for a precomputed kernel.
+        (n,) the squared norm of each row. For element-wise kernel functions, K(x, y) = f(sum_j e(x_j, y_j)), it is
+        instead an estimate of how large the sum over j becomes (Measures.sizes). None for a precomputed kernel.
     extent
-        the largest and smallest of ``sizes``, and of the entries of the rows; None for a precomputed kernel.
+        four numbers: the largest and the smallest nonzero number in ``sizes``, and the largest and the smallest nonzero
+        absolute entry of the rows. Both entries are 0 unless the kernel function is element-wise. None for a
+        precomputed kernel.
     """
 
     in_dtype: float
@@ -162,7 +165,9 @@ def scales(
     in_dtype = kernel.rounding(size, error, least, underflow(dtype, d)) * (error / eps)
     wide = kernel.rounding(size, EPS, least, underflow("float64", d))
     if not (single.largest <= most and wide < np.inf):
-        raise ValueError(beyond(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large", asked))
+        raise ValueError(
+            beyond(f"a value of {kernel!r} for these rows (inner products up to {size:.3g}) is too large", asked)
+        )
     check_range(kernel, extent, extent, d)
     return Scales(min(max(in_dtype, single.error / eps), INVALID), max(wide, double.error / EPS), sizes, extent)
 

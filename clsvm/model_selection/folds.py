@@ -45,7 +45,7 @@ Vector = NDArray[np.float64]
 # A search keeps solutions of at most MAX_START_BYTES bytes in all, as starting points of later fits.
 MAX_START_BYTES = 256 << 20
 EQUAL = 1e-12  # two coefficients count as equal if they differ by less than this share of their size
-MAX_OUTPUTS = 64  # most outputs of Falkon fits that are solved together; more outputs would save little time
+MAX_OUTPUTS = 64  # Falkon fits are solved together if they have at most this many outputs in all
 # A Falkon solve has ARRAYS host arrays of shape (outputs, rows), which together take at most MAX_HOST_BYTES bytes.
 MAX_HOST_BYTES, ARRAYS = 1 << 30, 12
 
@@ -165,15 +165,15 @@ class FoldSolution(NamedTuple):
         ``problem`` has other bounds or other training rows than the problem of this solution. A coefficient between its
         bounds is scaled by the ratio of the new and the old bounds. A coefficient at a bound moves to the new bound.
         For a row that is new in ``problem``, the gradient f of the dual objective decides whether the coefficient
-        starts at its lower bound, its upper bound or 0. If the coefficients must have another sum, coefficients of rows
-        nearest to the margin are changed.
+        starts at its lower bound, its upper bound or 0. If these coefficients do not have the sum that ``problem``
+        asks for, coefficients of the rows nearest to the margin are changed until they do.
 
         The settings are:
 
         start: coefficients to start from.
-        known_gradient: the scaled coefficients of this solution, and the gradient f at these coefficients. To get f at
-            ``start``, the solver computes one row of the kernel matrix for each coefficient in which the two settings
-            differ.
+        known_gradient: the pair (b, f). b are all coefficients of this solution, scaled by the ratio, and f is the
+            gradient at b. The solver computes the gradient at ``start`` from f. For each coefficient in which
+            ``start`` differs from b, it then computes one row of the kernel matrix.
         """
         old, found = self.problem, self.solution
         responses, ratio = found.f - old.q, old.ratio(problem)
@@ -249,7 +249,8 @@ def _solve_settings(options: Options, spent: float, steps: int = 0) -> dict[str,
 class NystromFolds(Fits):
     """Hold all fits of a grid search over Falkon models.
 
-    Fits that share work have one kernel function, the same inducing points and the same number of outputs.
+    Fits share work if they have the same kernel function, the same inducing points, the same number of outputs, and the
+    same dtype, device and memory limit.
     """
 
     def __init__(self, *given: Any) -> None:

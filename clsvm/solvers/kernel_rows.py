@@ -1,8 +1,8 @@
 """Compute and cache rows of the kernel matrix K for a solve, and choose the sizes of working set and row cache.
 
-An outer iteration first needs the tile Q = K(ws, ws), the kernel matrix among its working set ws. Then it needs the
-row K(i, X) for each row i whose coefficient has changed, where X are all rows. Two methods compute rows of K before
-they are needed, if this is less work:
+An outer iteration first needs the tile Q = K(ws, ws), the kernel values among the rows of its working set ws. Then it
+needs the row K(i, X) for each row i whose coefficient has changed, where X are all rows. Two methods compute rows of K
+before they are needed, if this is less work:
 
 Rows before the tile: all rows K(ws, X) are computed first and stored in the row cache, and Q is copied from them. This
 is less work if a value of Q costs much more than a value of a row, and few rows are idle. A row is called "idle" if the
@@ -38,7 +38,8 @@ SINGLE_VALUE = 4.0  # factor by which a value of a cached row costs more if it i
 IDLE = 0.05  # assumed share of a working set's rows whose coefficients do not change in an outer iteration
 # Half of a working set stays in the next one. 1/4 of the kernel matrix is kept, 3/8 computed, 3/8 set by symmetry.
 NEW_SHARE = 3 / 8
-FIRST_PREFETCH = 1 / 8  # share of the rows of K after which computing all others in advance is first considered
+# Once FIRST_PREFETCH * n rows of K (n, n) were computed, a solve considers computing all other rows of K in advance.
+FIRST_PREFETCH = 1 / 8
 MIN_GAIN = 1.25  # rows are computed in advance only if the expected saving exceeds MIN_GAIN times the cost
 REUSED = 1 / 2  # if kernel values are cheap, rows of K (n, n) are cached only after REUSED * n of them were computed
 FUNCTION = 1 / 2  # computing a kernel value from an inner product costs FUNCTION * Profile.value_cost
@@ -50,16 +51,16 @@ DECLINE, FRESH, INNER_STEPS = (
     1.5,  # INNER_STEPS: SMO iterations for each coefficient that changes in an outer iteration
 )
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients change at all in a solve
-# With working sets of W rows, a cache of R < STAYING * W rows of K evicts rows that are soon needed again.
-# With W rows in a working set and few cached rows R, K costs RECOMPUTED * (STAYING * W / R)^EVICTION times as much.
+# STAYING: a row cache of fewer than STAYING * W rows evicts rows too early, if a working set has W rows.
+# RECOMPUTED, EVICTION: numbers of the factor by which computed rows cost more if a row cache evicts rows too early.
 STAYING, RECOMPUTED, EVICTION = 1.5, 1.6, 0.2
-# If the kernel matrix among the working set has more than NEAR_BYTES, an SMO iteration costs FAR_COST times as much.
+# If the kernel values among the rows of a working set exceed NEAR_BYTES, an SMO iteration costs FAR_COST times as much.
 NEAR_BYTES = 4 << 20
 FAR_COST = 1.2
 
 
 def copy_cost(profile: Profile) -> float:
-    """Return the cost of copying one kernel value from the row cache into the kernel matrix among a working set.
+    """Return the cost of copying one kernel value from the row cache into the kernel matrix of a working set's rows.
 
     The unit is the time of one multiply-add in a product of dense rows.
     """
@@ -69,10 +70,12 @@ def copy_cost(profile: Profile) -> float:
 def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None = None) -> float:
     """Return the cost of one value of Q = K(ws, ws), if all rows K(ws, X) are computed and Q is copied from them.
 
-    ws is the working set, and X are all rows. A row of ws is idle if its coefficient does not change. The row of K for
-    an idle row is computed only for Q. The result is the cost of copying a value, plus the cost of idle rows of K for
-    each copied value. 3/8 of Q is copied: other values are known from the previous working set, or follow by symmetry.
-    The unit is the time of one multiply-add in a product of dense rows.
+    ws is the working set, X are all rows, and K is the kernel matrix. A row i of ws is idle if its coefficient does not
+    change in an outer iteration. For an idle row i, the row K(i, X) of the kernel matrix is computed only to fill Q.
+    The result is the cost of copying one value, plus a share of the cost of the idle rows. The share is the cost of
+    computing K(i, X) for all idle rows i, divided by the number of copied values. This number is 3/8 * W^2, because the
+    other values of Q are known from the previous working set, or follow by symmetry. The unit is the time of one
+    multiply-add in a product of dense rows.
 
     n: number of values of a row of K.
     W: number of rows of the working set.
@@ -152,15 +155,17 @@ class KernelRows:
     last_counters
         :meth:`counters` at the previous convergence check.
     uncached
-        correction to add to the device's count of computed rows of K. Rows computed outside the cache raise it, since
-        the device does not count them. Rows computed in advance lower it: the device counts all of their values, but
-        some of these values are only copied by symmetry.
+        correction that is added to the device's count of computed rows of K. Rows that are computed without the cache
+        raise the correction, since the device does not count them. Rows that are computed in advance lower the
+        correction. The device counts each of them as a whole row, but some of their values are only copied by symmetry.
     prefetched
-        number of rows of K computed in advance, less the part of their values that was copied by symmetry.
+        number of rows of K that were computed in advance. Values that were copied by symmetry do not count: a row with
+        half of its values copied counts as half a row.
     computed
         number of rows of K computed up to the previous convergence check, without rows computed in advance.
     rows_before_tile
-        whether all rows K(ws, X) of a working set ws are computed before K(ws, ws), the kernel matrix among it.
+        whether the rows K(ws, X) of K for a working set ws are computed before K(ws, ws), the kernel values among the
+        rows of ws. X are all rows.
     """
 
     def __init__(self, state: State, selection: Selection, panel: Panel, settings: Settings) -> None:
@@ -217,7 +222,7 @@ class KernelRows:
             self.uncached -= mirrored
             self.prefetched += made - mirrored
             stored += made
-        # Whole rows of K are computed first only if the cache can hold those of all working sets until the next call.
+        # all_cached: whether the row cache can hold the rows of K for all working sets of the next ``sync`` iterations.
         all_cached = min(stored + sync * W, state.n) <= cache.capacity
         arguments = state.stream.profile, state.gram.rows, state.n, W, idle, outer
         self.rows_before_tile = all_cached and compute_rows_first(*arguments, stored < state.gram.rows.n)
@@ -266,7 +271,7 @@ class KernelRows:
         """
         gram, panel, misses = self.state.gram, self.panel, self.misses
         gram.gather(panel, misses.row, misses.count)
-        if gram.by_blocks:  # each block of rows takes a launch, so the number of misses is read to skip empty blocks
+        if gram.by_blocks:  # products take longer for each block of rows, so blocks without missing rows are left out
             number = int(self.state.stream.read(misses.count, np.int32, 1)[0])
             if not number:
                 return
@@ -310,7 +315,7 @@ class KernelRows:
         return np.sort(at[self.slots()[at] < 0])
 
     def tile(self, rows: Buffer, W: int, known: int, Q: Buffer) -> None:
-        """Copy values of Q (W, W), the kernel matrix among ``rows``, from rows of K in the row cache.
+        """Copy values of Q (W, W), the kernel matrix of W rows, from rows of K in the row cache.
 
         Q is symmetric, and already has the values among its first ``known`` rows. The method copies Q[:known, known:]
         and the lower triangle of Q[known:, known:]. The caller adds the other values by symmetry.
@@ -390,9 +395,11 @@ class Sizes(NamedTuple):
 def sizes(stream: Stream, gram: Operator, working_set: int | str, cache: float | str, n: int | None = None) -> Sizes:
     """Return the sizes of the working set and the row cache.
 
-    A size given as a number is taken as it is. "auto" takes the working set with the least :func:`cost` by the device's
-    measured rates (profiles.py). With a large working set, a solve computes fewer rows of K, and launches fewer
-    OpenCL kernels. With a small working set, an SMO iteration and the kernel matrix among the working set cost less.
+    A size given as a number is taken as it is. For a working set of size "auto", the cost of a solve is estimated for
+    several sizes (:func:`cost`), and the size of least cost is taken. The estimate uses costs that were measured on the
+    device (profiles.py). With a large working set, a solve computes fewer rows of the kernel matrix K, and launches
+    fewer OpenCL kernels. With a small working set, each SMO iteration costs less, and so do the kernel values
+    between the rows of the working set.
 
     A row cache of size "auto" stores rows from the start if reading a value costs less than computing it. Otherwise it
     stores rows only after REUSED * n rows of K were computed, because in a shorter solve a cache takes more time than
@@ -461,7 +468,7 @@ def cost(profile: Profile, n: int, width: float, value: float, W: int, layout_co
     The unit is the time of one multiply-add in a product of dense rows.
 
     n: number of values of a row of K.
-    width: cost of one value of the W x W kernel matrix among the working set.
+    width: cost of one kernel value between two rows of the working set.
     value: cost of one value of a row of K.
     layout_cost: cost of copying a row of X to the device. Each outer iteration pays it for all n rows. 0 if the rows
         stay on the device.

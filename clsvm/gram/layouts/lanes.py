@@ -432,11 +432,12 @@ class Lanes(Layout):
         return chosen | {name: 1 for name in ("GROUPS", "RX") if columns_differ and name in chosen}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
-        """Return the number of work-items of a launch on a CPU, which computes K(X, U) for ``groups`` lane groups of X.
+        """Return the number of work-items of a launch on a CPU.
 
-        A lane group is V rows with interleaved values. Multiplying it by all rows U takes ``cells`` multiply-adds.
-        ``numbers`` holds the kernel's -D options by name. If ``of_panel`` is true, the launch computes K(U, U), and the
-        lane groups are those of U.
+        The launch computes K(X, U) for ``groups`` lane groups of X. A lane group is V rows whose values stand
+        interleaved. The kernel values between one lane group and all rows U take the time of ``cells`` multiply-adds.
+        ``numbers`` holds the kernel's -D options by name. If ``of_panel`` is true, the launch computes K(U, U) in place
+        of K(X, U), and its lane groups are lane groups of U.
 
         A work-item computes several register tiles, which are blocks of K whose sums are in registers. The start of a
         work-item then costs little by comparison. Rows U that exceed the caches are read once for all tiles of a

@@ -121,11 +121,12 @@ class Survey:
         return partition.sampled_fill(self.X, self.profile.lanes * self.profile.cluster)
 
     def overhead(self, values: float, launches: int) -> float:
-        """Return the cost of a value of K(X, U) that comes on top of its multiply-adds.
+        """Return the cost of a value of K(X, U), apart from the cost of its multiply-adds.
 
-        This cost is the sum of two. First, evaluating the kernel function and storing the value costs
-        values * profile.value_cost. The factor ``values`` is a constant of the layout. Second, each value bears an
-        equal share of the cost of the ``launches`` kernel launches that compute K(X, U).
+        The unit is the time of one multiply-add in a product of dense rows. The cost is the sum of two costs. The first
+        is the cost values * profile.value_cost of evaluating the kernel function and storing the value. The factor
+        ``values`` is a constant of the layout. The second is the cost of the ``launches`` kernel launches that compute
+        K(X, U), divided by the number of values in K(X, U).
         """
         shared = launches * self.profile.outer_cost / LAUNCHES / (self.n * self.working)
         return values * self.profile.value_cost + shared
@@ -172,8 +173,8 @@ class Rows:
     tile_cost
         cost of a value of K(U, U) in the same unit.
     layout_cost
-        cost of copying a row to the device and converting it to the layout, in the same unit, if each product does so
-        again for all rows. 0 if the rows stay on the device.
+        0 if the rows stay on the device. Otherwise, each product copies all rows to the device and converts them to the
+        layout again. ``layout_cost`` is then the average cost for one row, in the same unit.
     words
         text that reports add to the description of the rows.
     """
@@ -209,34 +210,37 @@ class Rows:
 
 @dataclass
 class Panel:
-    """Hold up to ``capacity`` right-hand rows U of a product K(X, U), in blocks of ``width`` rows.
+    """Hold the device buffers for up to ``capacity`` right-hand rows U of a product K(X, U).
+
+    The rows U are divided into blocks of ``width`` rows.
 
     Attributes
     ----------
     values
-        buffer of the right-hand rows' values.
+        buffer of the values of the rows U. If X is stored in CSR, the buffer holds only one block of U at a time.
     uu
-        buffer of the right-hand rows' squared norms, for products in ordinary arithmetic.
+        buffer of the squared norms of the rows U.
     nbytes
         size of ``values`` in bytes.
     shape
-        size class of ``capacity``: "two", "few" or "many" rows. Each class has its own programs.
+        size class of ``capacity``: "two", "few" or "many" rows. Each size class has its own OpenCL programs.
     rows
-        buffer of the right-hand rows' positions in X, for products that read a stored kernel matrix; else None.
+        buffer of the positions of the rows U in X, for products that read a stored kernel matrix; else None.
     fetched
-        if X is in host memory: which rows of X were copied to the device for this panel (blocks.Fetched); else None.
+        description of the rows that were copied from X to the device for this panel, if X is in host memory
+        (blocks.Fetched); else None.
     filled
-        whether rows were copied to the panel before, so that its buffers hold no uninitialised numbers.
+        whether rows were copied to the panel before. If not, its buffers may hold uninitialised numbers.
     squared
-        buffer of the squared norms as matrix units (tensor cores) compute them, which round in their own way. It
-        replaces ``uu`` in products by matrix units. None if the panel is not for such products.
+        buffer of the squared norms of the rows U as matrix units (tensor cores) compute them. Matrix units round in
+        their own way, so products by matrix units read ``squared`` in place of ``uu``. None for other products.
     others
-        further buffers that are freed with the panel.
+        further buffers that are freed together with the panel.
     block
-        for CSR rows: where ``values`` holds each feature (csr.PanelBlock).
+        description of where ``values`` stores each feature (csr.PanelBlock), if X is stored in CSR; else None.
     listed
-        for CSR rows: the rows of X that are the right-hand rows (csr.PanelRows). Each product copies these rows into
-        ``values`` anew, one block after another.
+        list of the rows of X that are the rows U (csr.PanelRows), if X is stored in CSR. Each product then copies the
+        rows U from X into ``values`` again, one block after another.
     """
 
     capacity: int
@@ -255,9 +259,10 @@ class Panel:
 
     @property
     def rows_stay(self) -> bool:
-        """Return whether X must stay on the device while the panel, the buffer of right-hand rows U, is used.
+        """Return whether the rows X must stay on the device while the panel, the buffer of some rows U of X, is used.
 
-        X must stay if each product K(X, U) copies the rows U from X into the panel again.
+        If X is stored in CSR, the panel holds only one block of the rows U at a time. X must then stay, because each
+        product K(X, U) copies the rows U from X into the panel again, one block after another.
         """
         return self.block is not None
 
@@ -332,7 +337,10 @@ class Reader(ABC):
         return Panel(capacity, width, values, uu, nbytes, shape)
 
     def panel_bytes(self, capacity: int) -> int:
-        """Return the size in bytes of a panel, the buffers of ``capacity`` rows U of products K(X, U)."""
+        """Return the size in bytes of a panel for ``capacity`` rows U.
+
+        A panel is the set of buffers for the right-hand rows U of a product K(X, U).
+        """
         return self.values_bytes(capacity) + capacity * self.real.itemsize
 
     @abstractmethod
@@ -340,11 +348,12 @@ class Reader(ABC):
         """Return the size in bytes of a buffer for the features of ``capacity`` right-hand rows U of K(X, U)."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """Return a view of ``capacity`` rows of a panel, the buffers of the rows U of K(X, U), from row ``first`` on.
+        """Return a view of the rows first .. first + capacity - 1 of a panel.
 
-        ``first`` and ``capacity`` are multiples of the attribute ``width``. The buffer ``count`` holds the number of
-        rows in the view that are in use; the others are padding. This base method selects only the squared norms of
-        the view's rows. Subclasses also select the rows.
+        A panel is the set of buffers for the right-hand rows U of a product K(X, U). ``first`` and ``capacity`` are
+        multiples of the attribute ``width``. The buffer ``count`` holds the number of rows in the view that are in use.
+        The remaining rows of the view are padding. This base method makes a view of the rows' squared norms only.
+        Subclasses add a view of the rows themselves.
         """
         uu = self.stream.part(panel.uu, first * self.real.itemsize, capacity * self.real.itemsize)
         return replace(panel, capacity=capacity, uu=uu)
@@ -413,9 +422,9 @@ class Layout(ABC):
     binary
         whether the entries of rows must be 0 or 1.
     plain
-        the name of a simpler layout, which takes less memory and less time to build, or "" for none. The simpler layout
-        replaces this one for rows that are read only once. If the name is not "", kernels of this layout store kernel
-        values before they add them to weighted sums.
+        the name of a simpler layout, or "" for none. The simpler layout takes less memory and less time to build, and
+        replaces this layout for rows that are read only once. Layouts that have a simpler layout compute a weighted sum
+        of kernel values in two steps: a first kernel stores the kernel values, and a second kernel adds them up.
 
     clsvm/tools/emit.py prints these attributes in the headers of C programs:
 
@@ -423,8 +432,8 @@ class Layout(ABC):
         panel_words: lines that say how the right-hand rows U of a product K(X, U) lie in memory.
         arguments: the meaning of the kernel arguments that differ between layouts.
 
-    Predictions take support vectors in multiples of 64. Therefore 64 must be a multiple of :meth:`width`, and of V, the
-    number of rows whose values stand interleaved.
+    Predictions take support vectors in multiples of 64. Therefore 64 must be a multiple of :meth:`width`, the number of
+    right-hand rows in a block, and of V, the number of rows whose values stand interleaved.
     """
 
     name: str
@@ -450,9 +459,9 @@ class Layout(ABC):
         """Return the cost of a value of K in multiply-adds of dense rows; None if "auto" may not choose the layout."""
 
     def setup_cost(self, survey: Survey) -> float:
-        """Return the cost of converting a row to the layout, as a number of multiply-adds in products of dense rows.
+        """Return the cost of converting a row to the layout, without the cost of copying the row to the device.
 
-        The cost of copying the row to the device is not included.
+        The unit is the time of one multiply-add in a product of dense rows.
         """
         return 0.0
 
@@ -530,11 +539,12 @@ class Layout(ABC):
         return (-(-groups // numbers.get("GROUPS", 1)) * items, shared), (items, 1)
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
-        """Return the number of work-items of a launch on a CPU, which computes K(X, U) for ``groups`` lane groups of X.
+        """Return the number of work-items of a launch on a CPU.
 
-        A lane group is V rows whose values stand interleaved. Multiplying it by all rows U takes ``cells``
-        multiply-adds. ``numbers`` holds the kernel's -D options by name. If ``of_panel`` is true, the launch computes
-        K(U, U), and the lane groups are those of U.
+        The launch computes K(X, U) for ``groups`` lane groups of X. A lane group is V rows whose values stand
+        interleaved. The kernel values between one lane group and all rows U take the time of ``cells`` multiply-adds.
+        ``numbers`` holds the kernel's -D options by name. If ``of_panel`` is true, the launch computes K(U, U) in place
+        of K(X, U), and its lane groups are lane groups of U.
         """
         return -(-groups // numbers.get("GROUPS", 1))
 
