@@ -4,24 +4,27 @@
 // A model has ``problems`` outputs p, and each output has its own vectors. X has n rows. Six kernels:
 //   forth         t[p][i] = sum_u v[p][u] * K[u][i]
 //   residual      r[p][i] = w[p][x] * (t[p][i] - z[p][x])
-//   coupled       r[p][i] = w[0][x] * P[p][x] * (t[p][i] - sum_q P[q][x] * t[q][i]),   summed over all outputs q
+//   coupled       r[p][i] = w[0][x] * shares[p][x] * (t[p][i] - sum_q shares[q][x] * t[q][i]), with a sum over all
+//                 outputs q
 //   back          out[p][u] += sum_i K[u][i] * r[p][i]
 //   zero_padding  K[u][i] = 0 for the padding rows i, which hold no data
 //   add_parts     adds sums that the work-items of another kernel wrote
 // The arrays of these formulas:
-//   v (problems, capacity)     coefficients of the rows of U. Row p has count[0] of them.
+//   v (problems, capacity)     v[p][u] is the coefficient of row u of U for output p. Only u < count[0] is read.
 //   w (problems, n)            weights of the rows of X. If per_output is 0, all outputs use the weights w[0].
 //   z (problems, n)            targets of the rows of X. If z is null, all targets are 0.
-//   P (problems, n)            probabilities of the outputs for the rows of X (argument ``shares``)
-//   t, r (problems, ld)        numbers for the rows of the block
-//   out (problems, capacity)   sums for the rows of U
-// Work-items in SIMD style (on CPUs): an item of forth computes t for FORTH vectors of V consecutive rows i. An item of
-// back computes out for ROWS_EACH rows u.
-// Work-group style: a work-group of WG items takes LINE rows i in forth, and WG / LINE items share each row. In back, a
-// work-group takes ROWS_EACH rows u, and its items share the rows i.
+//   shares (problems, n)       shares[p][x] is the probability of output p for row x of X.
+//   t, r (problems, ld)        one number for each output and each row of the block
+//   out (problems, capacity)   one sum for each output and each row of U
+// Work-items in SIMD style (on CPUs): a work-item of forth computes t[p][i] for FORTH * V consecutive rows i, as FORTH
+// OpenCL vectors of V numbers. A work-item of back computes out[p][u] for ROWS_EACH rows u.
+// Work-items in work-group style: a work-group has WG work-items. A work-group of forth computes t[p][i] for LINE rows
+// i, and WG / LINE work-items share the sum of each row i. A work-group of back computes out[p][u] for ROWS_EACH rows
+// u, and each of its work-items adds the terms of some rows i.
 // forth and back compute up to OUT outputs at a time, so that they read K fewer times.
-// Precision: RUN terms at a time are summed in ``real``, the type of K. The results are summed in a wide type: a
-// double, or a pair of floats. With EXACT, forth and back read wide numbers v and r, and all sums are wide.
+// Precision: forth and back add RUN terms at a time in the type ``real``, the type of K. They add the results in the
+// type ``wide``, which is double or a pair of floats. With the macro EXACT, v and r have the type ``wide``, and forth
+// and back compute all sums in this type.
 #ifndef ROWS_EACH
 #define ROWS_EACH 4
 #endif

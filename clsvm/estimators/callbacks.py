@@ -69,8 +69,8 @@ def fit_task(estimator: Any, X: Any, y: Any, sample_weight: Any, most: int) -> I
     """Yield an object that tells an estimator's callbacks of the steps of a fit, or None if there is no callback.
 
     After the fit, call the callbacks' ``teardown`` hooks, even if the fit failed. scikit-learn's decorator
-    ``with_callbacks`` does the same, but if it decorated ``fit``, warnings would point at a line of scikit-learn
-    instead of a line of the user.
+    ``with_callbacks`` would also call these hooks after a fit. The method ``fit`` does not have this decorator, because
+    warnings would then point at a line of scikit-learn instead of a line of the user.
 
     most: largest number of solver steps; 0 for a fit that is not divided into steps.
     """

@@ -29,7 +29,7 @@ MIN_PROBLEMS = 1024  # at least about this many binary problems are solved toget
 
 
 class _Classifier(ClassifierMixin, Machine):
-    """Fit a classifier, as the base class of SVC and NuSVC, which define the dual problem of two classes."""
+    """Fit a classifier. SVC and NuSVC are subclasses, and each of them defines its dual problem for two classes."""
 
     _weights_error = "Invalid input"  # start of the error message for weights that leave fewer than two classes
     multi_class = "ovo"  # for NuSVC, which has no other strategy; SVC's parameter of this name replaces it
@@ -299,7 +299,10 @@ class NuSVC(_Classifier):
 
     @staticmethod
     def _margins(rho: Vector) -> Vector:
-        """Return the margins (problems,): half of rho[:, 0] - rho[:, 1], the offsets of positive and negative rows."""
+        """Return the margin of each problem, (problems,): (rho[:, 0] - rho[:, 1]) / 2.
+
+        ``rho`` (problems, 2) has the decision values, without offset, on the margin's positive and negative boundary.
+        """
         return np.asarray((rho[:, 0] - rho[:, 1]) / 2)
 
     def _check_margins(self, rho: Vector, problems: Sequence[Problem]) -> None:

@@ -1,11 +1,12 @@
 """Compute sums K b of kernel values with coefficients b in float64.
 
-The sums check solutions, and predict rows for which float32 is not precise enough. The device computes the sums if it
-has double precision and enough memory. Otherwise the host evaluates the kernel function in NumPy.
+Solvers use the sums to check solutions. Models use the sums to predict rows for which float32 is not precise enough.
+The device computes the sums. The host computes the sums in NumPy if they take few multiply-adds, or if the device lacks
+double precision or memory.
 
     of_rows: return the function that solvers call to compute some rows of K b.
     responses: compute K(X, S) b, for rows X and support vectors S.
-    symmetric_sums: compute K(X, S) b from half of the kernel values, if rows of X are support vectors.
+    symmetric_sums: compute K(X, S) b from about half of the values of K, if most rows of X are support vectors.
     decision_values: compute decision values, in float64 for rows where float32 is not precise enough.
     HostBlocks: compute blocks of K on the host.
 """
@@ -117,10 +118,11 @@ def symmetric_sums(
 
 
 def _symmetric(gram: Gram, b: Vector) -> Vector:
-    """Return b K (problems, n) for coefficients b (problems, n) from half of the symmetric K of the rows of ``gram``.
+    """Return b K (problems, n) for coefficients b (problems, n) and the kernel matrix K (n, n) of the rows of ``gram``.
 
-    The layout of ``gram`` must keep the caller's order of rows. Call this function inside ``with stream.scratch()``,
-    which frees its buffers. Raises MemoryLimitError if the memory budget cannot hold one block of rows.
+    K is symmetric, so the function computes only about half of K, one block of BLOCK rows after another. The layout of
+    ``gram`` must keep the caller's order of rows. Call this function inside ``with stream.scratch()``, which frees the
+    function's buffers. Raises MemoryLimitError if the memory budget cannot hold a block.
     """
     stream, rows, problems = gram.stream, gram.rows, len(b)
     n, n_pad, V = rows.n, rows.n_pad, rows.lanes

@@ -29,7 +29,7 @@ _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).
 _DIGITS = 1e-3
 _CELLS = 1 << 18  # the host computes about this many terms e(x_j, y_j) of f(sum_j e(x_j, y_j)) at a time
 _SAMPLE = 500  # number of rows on which Kernel.check tests a kernel function
-# _STEPS: exponents s. Kernel.rounding tests <x,y> = (1 - t) |x| |y|, t = 2 (eps / 2)^s, with the rounding error eps.
+# _STEPS has exponents s. Kernel.rounding computes K for <x,y> = (1 - 2 (eps / 2)^s) |x| |y|, with rounding error eps.
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # exponents to test: 1000 for K of |x - y| alone, else 200
 # Kernel.rounding tests rows whose squared norms are the products of _SIZES and the largest squared norm.
 _SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])
@@ -165,14 +165,12 @@ class Kernel:
         return cls(replace(user_spec(function, element, params), nonnegative=nonnegative), **params)
 
     def _check_numbers(self) -> None:
-        """Raise ValueError if a number that OpenCL kernels get (:attr:`numbers`) is not finite.
-
-        If K(x, y) = f(sum_j e(x_j, y_j)), raise ValueError also if e(0, 0) is not finite.
-        """
+        """Raise ValueError if an argument of OpenCL kernels, or e(0, 0) in K = f(sum_j e(x_j, y_j)), is not finite."""
         for number in self.numbers:
             if not math.isfinite(number):
                 given = ", ".join(f"{name}={value:g}" for name, value in self.params.items())
-                raise ValueError(f"for {given}, a constant of {self.spec.formula!r} is {number}, expected a finite one")
+                part = f"a part of {self.spec.formula!r} that depends only on parameters"
+                raise ValueError(f"for {given}, {part} has the value {number}, expected a finite value")
         if self.spec.element and not np.isfinite(at_zero := self._element(0.0, 0.0)):
             text = self.spec.element.text
             raise ValueError(f"{text!r} is {at_zero} at x = y = 0, expected a finite value; use where(condition, a, b)")
@@ -363,13 +361,13 @@ class Kernel:
     ) -> float:
         """Return an estimate r of rounding errors: K(x, y) has an error of at most r * ``eps``.
 
-        The sizes (:meth:`sizes`) of the rows x and y lie between ``least`` and ``size``, or are 0. ``eps`` is the
-        dtype's relative rounding error. K depends on inner products <a,b> of these rows, or on a sum of e(x_j, y_j).
-        Both have ``terms`` terms. Let m = 1 + 0.75 * sqrt(terms). The error of <a,b> is about m * ``eps`` * |a| |b|.
-        The error of the sum is about max(4, m) * ``eps`` * ``size``. Underflow adds ``floor`` to both errors.
-
-        K is computed on a grid of inner products or sums. Let c be the change of K by their errors. r is the largest
-        value of max(c / ``eps``, min(2, m) * |K|) on the grid, or infinite if K is finite at no grid point.
+        The sizes (:meth:`sizes`) of the rows x and y lie between ``least`` and ``size``, or are 0. ``least`` is None if
+        there is no lower limit. ``eps`` is the dtype's relative rounding error. K depends on inner products <a,b> of
+        these rows, or on a sum of e(x_j, y_j) over the features j. An inner product or sum has ``terms`` terms. Let
+        m = 1 + 0.75 * sqrt(terms). The error of <a,b> is about m * ``eps`` * |a| |b|. The error of the sum is about
+        max(4, m) * ``eps`` * ``size``. Underflow adds ``floor`` to both errors. K is computed at many points, which are
+        values of its inner products or of its sum. At each point, c is the change of K if these values change by their
+        errors. r is the largest max(c / ``eps``, min(2, m) * |K|) of all points. If K is finite at no point, r is inf.
         """
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
@@ -387,7 +385,7 @@ class Kernel:
                 norms = np.concatenate([norms, np.geomspace(least, norms.min(), 5)[:-1]])
             i, j = np.triu_indices(len(norms))  # pairs i <= j suffice, because K is symmetric
             xx, yy = norms[i, None], norms[j, None]
-            # Where xx = yy, |x| |y| is replaced by xx. If <x,y> = |x| |y|, xx + yy - 2 <x,y> is then exactly 0.
+            # If xx = <x,x> equals yy = <y,y>, |x| |y| is xx without rounding, and xx + yy - 2 |x| |y| is exactly 0.
             both = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy))
             dot = both * (1 - near)
             value = self.at(xx, yy, dot)
@@ -406,9 +404,11 @@ class Kernel:
     def evaluation(self, rows: Extent, others: Extent, dtype: str, d: int) -> Evaluation:
         """Return the largest errors of K(x, y) that arise when the expressions of K are evaluated in ``dtype``.
 
-        ``rows`` and ``others`` are the ranges of sizes and entries of the rows x and y, which have d features. A few
-        sizes and entries of each range are tested. Inner products and entries are rounded once to ``dtype`` before K is
-        evaluated. The errors of computing inner products are left to :meth:`rounding`.
+        ``rows`` has the smallest and the largest size of a row x, and the smallest and the largest absolute value of
+        its entries. ``others`` has the same limits for the rows y. All rows have d features. For most kernel functions,
+        the size of a row is its squared norm. K is evaluated at a few sizes and entries between the limits. Inner
+        products and entries are rounded once to ``dtype`` before K is evaluated. The errors of computing inner products
+        are left to :meth:`rounding`.
         """
         if dtype == "float64":
             single = self.evaluation(rows, others, "float32", d)
@@ -422,7 +422,7 @@ class Kernel:
         return self._evaluation(rows, others, dtype, d, np.longdouble)
 
     def _evaluation(self, rows: Extent, others: Extent, dtype: str, d: int, wide: type) -> Evaluation:
-        """Do the work of :meth:`evaluation`: compare K in ``dtype`` with K in ``wide``, which should not overflow."""
+        """Compute errors for :meth:`evaluation`: compare K in ``dtype`` with K in a type ``wide`` of larger range."""
         expression = self.spec.expression.tree
         if not self.spec.element:
             given = {**inner_products(rows, others, wide), **self.params}
@@ -452,7 +452,7 @@ class Kernel:
         return Evaluation(whole.largest, *errors, whole.out_of_range or terms.out_of_range)
 
     def _entry_error(self, high: float, eps: float) -> float:
-        """Return the largest |e(high * (1 - eps), y) - e(high, y)| over tested y, if K depends on sum_j e(x_j, y_j)."""
+        """Return the largest error of e(x_j, y_j) in K = f(sum_j e(x_j, y_j)) if x_j = high has relative error eps."""
         farthest = 1 if self.spec.nonnegative else 2
         y = high * (1 - farthest * np.concatenate([[0.0], eps ** np.linspace(1, 0, 40)]))
         change = np.abs(self._element(high * (1 - eps), y) - self._element(high, y))

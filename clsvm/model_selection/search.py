@@ -304,11 +304,11 @@ class LookupEstimator(BaseEstimator):
         return tags
 
     def set_params(self, **params: Any) -> Self:
-        """Set the parameters of the estimator that this object replaces.
+        """Set the parameters of the estimator ``original``, which this object replaces in scikit-learn's search.
 
-        If ``params`` has the key "candidate", its value is an index in the grid's list of parameter choices, and the
-        estimator gets the parameters of this choice. Otherwise, as for a refit, ``params`` are the estimator's
-        parameters.
+        For a fit to a fold, ``params`` is {"candidate": i}, where i is an index in the list of the grid's parameter
+        choices. ``original`` then gets the parameter values of choice i. For a refit to all rows, ``params`` are the
+        parameter values of ``original``.
         """
         if "candidate" in params:
             self.candidate = params["candidate"]

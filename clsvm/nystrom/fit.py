@@ -71,8 +71,9 @@ class Survey(NamedTuple):
     device
         names of the devices.
     extent
-        range of the sizes of the rows, such as their squared norms. The range tells whether kernel values can leave the
-        range of a dtype.
+        the smallest and the largest size of a row. For most kernel functions, the size of a row is its squared norm.
+        From the sizes, the fit determines whether intermediate values of the kernel function leave the range of a
+        dtype.
     """
 
     plan: Plan
@@ -111,7 +112,8 @@ class Rows(ABC):
     with_targets
         whether the blocks get their targets and weights when they are built. If not, :meth:`solve` sends them.
     reads_again
-        whether the preconditioner may read kernel values in each call of its method ``weigh``, many rows at a time.
+        whether each call of the preconditioner's method ``weigh`` may get the kernel values of the sampled rows again,
+        in slices of many rows. If false, the preconditioner stores a matrix that is computed from these values.
     """
 
     surveyed: Survey
@@ -147,16 +149,17 @@ class Rows(ABC):
         """
 
     def formulate(self, kernel: Kernel, centers: Centers, options: Options, penalty: float) -> tuple[str, ...]:
-        """Choose the storage format of the rows, and make the preconditioner. Return the dtypes to try, in this order.
+        """Choose the storage format of the rows, make the preconditioner, and return the dtypes for the solves.
 
-        The first dtype is ``options.dtype``, and the second is the most precise dtype of the devices. If the devices
-        have float64, float32 is left out in two cases: the kernel matrix of the inducing points is ill-conditioned, or
-        intermediate values of the kernel function leave the range of float32.
+        A solve begins in the first returned dtype. If it stalls, it continues in the second. The first dtype is
+        ``options.dtype``. The second dtype is the most precise dtype of the devices, unless it is the first. If the
+        devices have float64, float32 is left out in two cases: the kernel matrix of the inducing points is
+        ill-conditioned, or intermediate values of the kernel function leave the range of float32.
 
         penalty: the smallest penalty of all tasks. A task is a loss with targets, weights and a penalty.
 
-        Raises ValueError if the kernel matrix of the inducing points is not finite or not positive semi-definite, or if
-        intermediate values leave the range of the first dtype that is returned.
+        Raises ValueError if the kernel matrix of the inducing points is not finite or not positive semi-definite. Also
+        raises ValueError if intermediate values of the kernel function leave the range of the first returned dtype.
         """
         rows = self.surveyed = self.survey(kernel, options)
         first, limit = devices.first_device(options.device), options.memory_limit

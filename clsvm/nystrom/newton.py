@@ -277,17 +277,21 @@ class Newton:
             shift       estimate of the rounding errors of A'A
 
         A is the triangular factor with A'A = (penalty + shift) * I + scale * S. ``curvature`` has a number c for each
-        output such that H >= c A'A. Without rounding errors:
+        output such that H >= c A'A:
+
+            c = 1/2 * min(1, least / scale) / (1 + 2 * shift / penalty)
+
+        The factor 1/2 allows for rounding errors of A, and the factor 2 for rounding errors of A'A. Without rounding
+        errors, H >= c A'A would hold even with both factors replaced by 1:
 
             H   = penalty * I + sum of D b b' over all rows
                >= penalty * I + least * S
                >= min(1, least / scale) * (penalty * I + scale * S)
                >= min(1, least / scale) / (1 + shift / penalty) * A'A
 
-        With rounding errors of A'A, the last divisor is 1 + 2 * shift / penalty. c is half of the resulting factor,
-        because A has rounding errors too. If the loss couples the outputs, as softmax does, ``least`` is computed from
-        a row's smallest class probability, times its weight, in place of D. H >= c A'A then holds only for coefficients
-        of mean 0 over the outputs.
+        If the loss couples the outputs, as softmax does, ``least`` is computed with another number in place of D: the
+        row's weight times the row's smallest class probability. H >= c A'A then holds only for coefficients whose mean
+        over the outputs is 0.
         """
         total, at, least = self.rows.weigh()
         at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # inducing points that are not rows
@@ -304,10 +308,12 @@ class Newton:
     def _values(self, u: Vector, s: Vector | None = None) -> Vector:
         """Return the objective of each output: its mean loss plus penalty / 2 * |u|^2.
 
-        u: T alpha (k, r) after the step, for the coefficients alpha. T'T is the kernel matrix of the inducing points,
-        and r is its rank.
-        s: step lengths (k, 1), or None for no step. The loss is evaluated at f + s * change, for the decision values f
-        before the step, and the change that :meth:`RowOperator.set_change` computed.
+        The objective is evaluated at the current coefficients if s is None, else after a step of the lengths s.
+
+        u: T alpha (k, r), for the coefficients alpha at which the objective is evaluated. T'T is the kernel matrix of
+        the inducing points, and r is its rank.
+        s: step lengths (k, 1), or None. With s, the loss is evaluated at the decision values f + s * change. Here f are
+        the decision values before the step, and :meth:`RowOperator.set_change` computed ``change``.
         """
         squares = np.square(self._joined(u)).sum(axis=1)
         return self.rows.losses(s) + self.penalty / 2 * squares

@@ -53,7 +53,7 @@ USAGE = {
     "grid F -log2c null -log2g null": "expected a range for one of them",
     "kernels show": "expected one of them",
     "kernels show rbf --param gamma=1 --param gamma=2": "got gamma twice",
-    "kernels show 1/c*dot --param c=0": "for c=0, a constant of",
+    "kernels show 1/c*dot --param c=0": "for c=0, a part of",
     f"kernels show dot*c --param c=1{'0' * 400}": "c",
     "kernels show --element 1/(x-y)": "at x = y = 0, expected a finite value",
     "kernels show rbf --kernel rbf": "KERNEL and --kernel both give a kernel function",

@@ -210,12 +210,12 @@ def test_powers_of_any_size(n: int) -> None:
 
 NUMBERED = Kernel("exp(-gamma * sqdist) * (1 / c) + dot ** n", gamma=1, c=1, n=2)
 element = Kernel.elementwise
-NOT_FINITE = r"^for c=.*, a constant of '.*' is (inf|-inf|nan), expected a finite one$"
+NOT_FINITE = r"^for c=.*, a part of '.*' that depends .* has the value (inf|-inf|nan), expected a finite value$"
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: NUMBERED.set_params(delta=1), ValueError, "has no parameter delta .it has gamma, c"),
     (lambda: NUMBERED.set_params(gamma="scale"), TypeError, "gamma must be a number, got 'scale'"),
     (lambda: NUMBERED.set_params(n=2.5), TypeError, r"n must be an integer, got 2\.5"),
-    (lambda: NUMBERED.set_params(c=0), ValueError, "for gamma=1, c=0, n=2, a constant .* is inf"),
+    (lambda: NUMBERED.set_params(c=0), ValueError, "for gamma=1, c=0, n=2, a part of .* has the value inf"),
     (lambda: make("poly").set_params(gamma=0), ValueError, "gamma must be finite and > 0"),
     (lambda: make("poly", degree=2.0), TypeError, r"degree must be an integer, got 2\.0"),
     (lambda: make("poly", degree=10**5000), ValueError, "degree must be finite"),

@@ -45,12 +45,14 @@ def choose(
 ) -> Plan:
     """Return the plan by which a device stores rows X (n, d) in the layout ``kind``.
 
-    "auto" stands for the layout of least cost, by the costs in ``profile``. ``working`` is the expected number of
-    right-hand rows U of a product K(X, U); "auto" means WORKING. ``all_rows`` says that the plan is only for rows of X.
-    The layout "bits" needs ``all_rows``, since other rows may have entries other than 0 and 1.
+    If ``kind`` is "auto", the layout of least estimated cost is chosen. ``profile`` has the costs of operations on the
+    device. ``working`` is the expected number of right-hand rows U of a product K(X, U); "auto" means WORKING = 512.
+    ``all_rows`` says that no rows except rows of X will be stored by this plan. The layout "bits" needs ``all_rows``,
+    because it stores only the entries 0 and 1, and rows outside X may have other entries.
 
-    If K depends on x - y alone, the plan subtracts the mean of the rows from each row. Otherwise float32 would compute
-    |x - y|^2 poorly for rows far from 0. Sparse layouts subtract the mean only from columns without a zero.
+    If K depends on x - y alone, the mean of the rows is subtracted from each row before it is stored. Without the
+    subtraction, float32 would compute |x - y|^2 poorly for rows far from 0. Sparse layouts subtract the mean only from
+    columns without a zero. The layout "bits" subtracts nothing.
 
     Raises ValueError if the kernel function cannot use the layout, or if the layout cannot hold these rows.
     """
@@ -108,15 +110,16 @@ def unrestricted_plan(plan: Plan) -> Plan:
 def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False) -> Plan:
     """Return ``plan`` with a layout for many kernel products, each of which uses only some of the rows X (n, d).
 
-    The layout is "csr" in two cases:
+    The layout is that of :func:`single_pass_plan`, except in two cases in which the layout is "csr":
 
-    - :func:`single_pass_plan` gives "dense", but "csr" costs less than SOONER times as much as "dense". The dictionary
-      plan.whole has these estimated costs of a kernel value, which include a share of the cost of storing the rows.
-    - ``plan`` has the layout "inverted", ``free`` is true, and no column of X is worth storing densely.
+    - :func:`single_pass_plan` gives "dense", but the estimated cost of a kernel value in the layout "csr" is less than
+      SOONER times the cost in the layout "dense". Both costs come from the dictionary plan.whole. They include a share
+      of the cost of storing the rows.
+    - ``plan`` has the layout "inverted", ``free`` is true, and no column of X is worth storing densely. ``free`` says
+      that the user left the choice of the layout to the library.
 
-    Otherwise the layout is that of :func:`single_pass_plan`. ``free`` says that the user left the choice of the layout
-    to the library. If X is sparse and would take more than ``limit`` bytes as dense float64 rows, the layout is "dense"
-    only if ``plan`` already has it.
+    If X is sparse and would take more than ``limit`` bytes as dense float64 rows, "dense" does not replace another
+    layout.
     """
     other = single_pass_plan(plan, X, limit)
     sooner = plan.whole.get(CSR.name, np.inf) < SOONER * plan.whole.get(DENSE.name, 0.0)
@@ -137,8 +140,9 @@ def streamed_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
     """Return ``plan`` with a layout for rows X (n, d) that each pass over the data copies to the device again.
 
     "csr" replaces the layouts "hybrid" and "inverted", because separating dense from sparse columns takes longer than
-    it saves. :func:`single_pass_plan` replaces other layouts. If X is sparse and would take more than ``limit`` bytes
-    as dense float64 rows, the layout is "dense" only if ``plan`` already has it.
+    it saves. "dense" replaces the layouts "clustered" and "bits", as in :func:`single_pass_plan`. If X is sparse and
+    would take more than ``limit`` bytes as dense float64 rows, "csr" replaces "clustered" and "bits" instead. The
+    layouts "dense" and "csr" are kept.
     """
     return _as(plan, CSR.name) if LAYOUTS[plan.kind].splits else single_pass_plan(plan, X, limit)
 
@@ -173,13 +177,14 @@ def row_bytes(plan: Plan, X: Data, itemsize: int) -> int:
 def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str, float], dict[str, float]]:
     """Estimate costs of a kernel value in each layout, and return them as two dictionaries by layout name.
 
-    The first dictionary has the cost of computing the value. The second has this cost plus 1 / n of the cost of
-    converting a row to the layout, since a fit of n rows computes about n kernel values with each row. ``offered``
-    holds the names of the layouts.
+    The first dictionary has the cost of computing a kernel value. The second dictionary has the total cost, which is
+    the cost of computing plus a share of the cost of converting a row to the layout. A fit of n rows converts each row
+    once, and computes about n kernel values with the row. The share is therefore 1 / n. ``offered`` holds the names of
+    the layouts. A layout is left out of both dictionaries if the library must not choose it.
 
-    The cost of computing takes long to estimate for the layout "clustered". If ``auto`` is true, the estimate is
-    skipped in one case: 1 / n of the cost of converting a row to "clustered" is already higher than another layout's
-    cost in the second dictionary. Both dictionaries then leave out "clustered".
+    ``auto`` says that the library chooses the layout. The layout "clustered" is then left out of both dictionaries if
+    its share of the conversion alone is higher than the total cost of another layout. "clustered" then cannot have the
+    least total cost, and its cost of computing would take long to estimate.
     """
     costs: dict[str, float] = {}
     whole: dict[str, float] = {}

@@ -53,9 +53,10 @@ DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
 AHEAD = 64  # kernels prefetch the values of rows this number of features ahead of their use
 # A work-item takes at most RUN lane groups, each of V rows. A compute unit gets at least SHARE work-items.
 RUN, SHARE = 16, 8
-# On CPUs, a multiply-add costs more if more than SKIPPED columns of X are zero in all rows that are stored together.
+# The layout "clustered" stores rows in groups. A group leaves out the columns that are zero in all of its rows.
+# On CPUs, a multiply-add is estimated to cost more if a group of rows leaves out more than SKIPPED zero columns.
 SKIPPED = 1024
-# On CPUs, a multiply-add costs twice as much if SKIPPED + SCATTERED columns are zero in all rows stored together.
+# On CPUs, leaving out SKIPPED + SCATTERED zero columns of a group of rows doubles the estimated cost of a multiply-add.
 SCATTERED = 1280
 FIRST = 600.0  # cost of loading a feature of the rows U of K(X, U) into a cache; a multiply-add of dense rows costs 1
 NEAR = 256  # this many features of the rows U of K(X, U) stay in a cache, and cost nothing to load
@@ -134,7 +135,7 @@ class DeviceRows:
     source
         the device's copy of X.
     plan
-        the plan for all rows of X, in the layout "dense".
+        how rows of X are stored for products: in the layout "dense", after the vector plan.centre is subtracted.
     numbers
         the row numbers in X of the selected rows.
 
@@ -227,14 +228,17 @@ def split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray
 def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
     """Copy rows of X to the device in parts, so that the caller can arrange them in lane groups.
 
-    A lane group is V rows whose values the caller interleaves. ``order`` has the number in X of the row at each
-    position of the lane groups, -1 for padding. If the device can read all of X already, no row is copied, and there is
-    one part. A part has the rows of a range of lane groups. For each part, yield
+    A lane group is V rows whose values the caller interleaves. ``order`` has the index in X of the row at each position
+    of the lane groups, -1 for padding. A part has the rows of a range of lane groups. If the device can read all of X
+    already, no row is copied, and there is one part.
+
+    Each row gets a number, which may differ from its index in X. Rows that are copied are numbered in the order of
+    their positions in the lane groups. For each part, yield
 
     - the range of lane groups;
-    - a :class:`Source`, which describes the buffer with the rows. ``row0`` is the number of the buffer's first row;
-    - a buffer with the row number at each position of all lane groups, -1 for padding. Row number r is row r - row0 of
-      the source. These numbers may differ from those in X.
+    - a :class:`Source`, which describes the buffer with the rows. ``row0`` is the number of the buffer's first row, so
+      the row with the number r is row r - row0 of the buffer;
+    - a buffer with the number of the row at each position of all lane groups, -1 for padding.
     """
     n, d = X.shape
     groups = len(order) // V
@@ -271,7 +275,8 @@ class LaneReader(Reader):
 
     def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
-        # _panels: (capacity, at). at[g] is the index where group g of V rows begins in a buffer of ``capacity`` rows U.
+        # _panels[0] is the number of rows of the largest buffer that has held rows U of a product K(X, U) so far.
+        # _panels[1][g] is the index at which group g of V interleaved rows begins in a buffer of rows U of K(X, U).
         self._panels: tuple[int, Buffer] = (0, None)
         self._gathers: dict[str, OpenCLKernel] = {}  # OpenCL kernels for "two", "few" and "many" rows U of K(X, U)
 
@@ -395,8 +400,9 @@ class Lanes(Layout):
     def _options(self, profile: Profile, tile: Tile, shape: str, d: int, of_panel: bool) -> list[str]:
         """Return the -D options of an OpenCL kernel that computes K(X, U), for rows X of d features.
 
-        The options define the macros in ``tile``, such as sizes of blocks of K(X, U). They also define DENSE if all
-        rows store all features, and CHUNK if a CPU multiplies rows of many features CHUNK features at a time.
+        ``tile`` maps names of macros to numbers, such as the sizes of a block of K(X, U). The options define these
+        macros. The options define the macro DENSE if all rows store all features. With DENSE, the options also define
+        the macro CHUNK if the device is a CPU and d is large: the kernel then multiplies CHUNK features at a time.
         ``shape`` is the size class of U: "two", "few" or "many" rows. If ``of_panel`` is true, the product is K(U, U).
         """
         dense, most = of_panel or not self.sparse, CUT.get(shape, np.inf) * CHUNK
@@ -415,11 +421,13 @@ class Lanes(Layout):
         return {"COLUMNS": columns, "GROUPS": 1, "AHEAD": 0}
 
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
-        """Return the sizes, by macro name, of the block of K(X, U) whose sums a work-item keeps in registers.
+        """Return settings of the OpenCL kernel that computes K(X, U), as a dictionary from macro names to numbers.
 
-        ``shape`` is the size class of U: "two", "few" or "many" rows (profiles.shape_class). If ``of_panel`` is true,
-        the product is K(U, U), and all its rows are in the buffer of the rows U. This buffer stores all features of U,
-        even if X is stored without features that are zero.
+        The settings include the size of a block of K(X, U). A block is the kernel values that a work-item of a CPU, or
+        a work-group of a GPU, computes in registers at a time. ``shape`` is the size class of U: "two", "few" or "many"
+        rows (profiles.shape_class). If ``of_panel`` is true, the kernel computes K(U, U), and reads both factors from
+        the buffer of the rows U. This buffer stores all features of the rows U, even if the layout of X leaves out
+        features that are zero.
         """
         chosen = {**profile.tiles[shape]}
         if profile.style == "simd":
@@ -445,7 +453,8 @@ class Lanes(Layout):
         """
         tiles, units = super().size(stream, numbers, of_panel, groups, cells), stream.compute_units
         rounds = tiles // (units * TILES)
-        # The rows of a triangle of K(U, U) differ in length. One block for each work-item balances the load.
+        # A launch may compute only a triangle of the symmetric K(U, U). The rows of a triangle differ in length.
+        # If each work-item computes only one block of K(U, U), blocks of unequal time can be balanced on the device.
         uneven = of_panel and rounds < UNEVEN
         if uneven or "GROUPS" not in numbers:
             return tiles
