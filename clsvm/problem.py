@@ -173,19 +173,20 @@ class Problem:
     def feasible(self, b: Vector) -> Vector:
         """Return feasible coefficients (problems, n) near ``b``, from which a solve can start.
 
-        If the problem has a ``start``, :func:`filled` changes ``b`` until its sums are those of ``start``.
+        If the problem has a ``start``, :func:`filled` changes ``b`` until each sum that the constraint fixes has the
+        same value as in ``start``.
 
         If the problem has no ``start``, all fixed sums are 0. The coefficients are clipped to their bounds, then
         changed as the constraint asks:
 
-        - BIAS fixes the sum of each problem. If the positive coefficients are larger in sum than the negative ones,
-          they are scaled down until both sums are equal. Otherwise the negative coefficients are scaled down.
-        - COUPLED fixes each row's sum over all problems. The coefficient of the row's own class becomes minus the sum
-          of the row's other coefficients. If the new value would exceed its bound, the other coefficients are scaled
-          down first.
+        - BIAS: the sum of each problem's coefficients must be 0. If the sum is positive, all positive coefficients are
+          multiplied by one factor below 1, which makes the sum 0. If the sum is negative, all negative coefficients
+          are multiplied by such a factor.
+        - COUPLED: each row's coefficients must have the sum 0 over all problems. The coefficient in the problem of the
+          row's class becomes minus the sum of the row's other coefficients. If this value exceeds the upper bound, the
+          other coefficients are first multiplied by one factor, which makes the value equal to the bound.
 
-        A sum that differs from the fixed sum only by rounding stays unchanged, so that coefficients at a bound remain
-        there.
+        If a sum differs from 0 only by rounding, no coefficient is scaled, so that coefficients at a bound stay there.
         """
         if self.start is not None:
             totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)

@@ -74,7 +74,8 @@ class Point(NamedTuple):
     rows: int = 0
 
 
-# A part's seconds are the sum over these keys of ``FitReport.seconds``. The part "other" sums all other keys.
+# PARTS maps the name of each part of a fit to keys of ``FitReport.seconds``. A part takes the sum of their values.
+# The seconds of the part "other" are the seconds of the whole fit, minus the seconds of all other parts.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "clustering": ("layout", "cluster"),
     "selection": ("select",),
@@ -112,11 +113,12 @@ class Record:
     Attributes
     ----------
     parts
-        dict from the name of each part of the fit to the keys of its times in ``seconds``. The time of the part is the
-        sum of these times.
+        dict. Each key is the name of a part of the fit. The value lists keys of ``seconds``. The time of the part is
+        the sum of the seconds under these keys.
     curves
-        dict from the name of each quantity in a plot of the convergence to two names of fields. The first field, of
-        the points in ``trace``, has the quantity during the fit. The second field, of the report, has it at the end.
+        dict. Each key is the name of a quantity that a plot of the convergence shows. The value is two field names. The
+        first name is the field of a :class:`Point` in ``trace`` that holds the quantity during the fit. The second name
+        is the field of the report that holds the quantity at the end of the fit.
     status
         how the fit ended, in words.
     seconds
@@ -394,7 +396,8 @@ class Display(Progress):
         self._field, self._goal = ("violation", tol) if gap_tol is None else ("gap", gap_tol)
         self._name = violation if gap_tol is None else "gap"
         self._value = math.nan
-        # _first: the first log(x / tolerance), for the violation or gap x. _share: the share of the work that is done.
+        # _first is the first positive value of log(violation / tol), or of log(gap / gap_tol) if gap_tol is given.
+        # _share is the estimated share of the fit's work that is done, from 0 to 1.
         self._first = self._share = 0.0
 
     def __enter__(self) -> Self | None:  # type: ignore[override]

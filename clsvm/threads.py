@@ -36,8 +36,8 @@ class _OneThread:
     """Limit the host's linear algebra to one thread inside the context, for one caller at a time.
 
     A lock admits one caller, because the limit applies to the whole process. With one thread, sums keep their order, so
-    that results are reproducible. One thread is also faster for small matrices, because idle BLAS threads would keep
-    cores busy that an OpenCL device on the CPU needs.
+    that results are reproducible. One thread is also faster for small matrices. Additional BLAS threads would wait in
+    busy loops for their next work, and so take cores from an OpenCL device that runs on the same CPU.
     """
 
     def __init__(self) -> None:

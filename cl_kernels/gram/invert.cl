@@ -1,17 +1,21 @@
-// Build an inverted index of CSR rows, separately for each block b of ``size`` rows.
-// The index lists the entries of a block column by column. The entries of a column are in ascending order of rows.
+// Build an inverted index of a CSR matrix. Every ``size`` consecutive rows of the matrix are a block b, and each block
+// has an index of its own. The index lists the entries of the block column by column. The entries of one column are in
+// ascending order of rows.
 // in:  indptr, indices, data   the CSR matrix, with ``columns`` columns
 // out: rows_of[e]   row of entry e of the index, counted from the first row of the block
 // out: values[e]    value of entry e of the index
-// out: ends         (blocks, columns + 2). Column k of block b has the entries
-//                     indptr[b * size] + ends[b][k] <= e < indptr[b * size] + ends[b][k + 1]
-// Three kernels run one after another, and keep intermediate numbers in ``ends``:
-//   count  counts the entries of column k of block b in ends[b][k + 2]
-//   sum    sets ends[b][k + 1] to the number of entries in the columns before column k. This is the place of the first
-//          entry of column k.
-//   write  writes each entry to the place ends[b][k + 1] of its column k, and then adds 1 to this place
-// Work-items: sum has one for each block. count and write have ``parts`` for each block, a power of two. Item m of a
-// block handles the columns k with k % parts = m. So no two items write the same address.
+// out: ends         (blocks, columns + 2), offsets of the columns. The entries of column k of block b are
+//                     S + ends[b][k] <= e < S + ends[b][k + 1]
+//                   S = indptr[b * size] is the number of entries in all blocks before block b.
+// Three kernels run one after another. The kernels count and sum store intermediate numbers in ``ends``:
+//   count  sets ends[b][k + 2] to the number of entries of column k in block b.
+//   sum    replaces the counts by running sums. Then ends[b][k + 1] is the number of entries of block b in all
+//          columns before column k, and S + ends[b][k + 1] is the place e of the first entry of column k.
+//   write  takes the entries of block b in the order of the CSR matrix. It writes an entry of column k to the place
+//          e = S + ends[b][k + 1], and then adds 1 to ends[b][k + 1]. After all entries of column k have been written,
+//          S + ends[b][k + 1] is the place after the last of them.
+// Work-items: sum has one for each block. count and write have ``parts`` for each block, where ``parts`` is a power of
+// two. Item m of a block handles the columns k with k % parts = m. So no two items write the same address.
 #ifndef INDEX
 #define INDEX int
 #endif

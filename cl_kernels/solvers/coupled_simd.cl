@@ -1,28 +1,31 @@
 // Solve the multiclass SVM of Crammer and Singer over a working set ws of W rows, with the coefficients of all other
-// rows fixed. Each class has one problem p. A row's coefficients have the sum 0 over all problems (coupled.cl).
-// Each SMO iteration takes the row with the largest violation, and finds its best coefficients in all problems
-// (row_threshold.cl).
+// rows fixed. Each class has one problem p, and each row has one coefficient in each problem. The sum of a row's
+// coefficients over all problems is 0 (coupled.cl). Each SMO iteration takes the row with the largest violation, and
+// finds the best coefficients of this row in all problems (row_threshold.cl).
 // in:      ws      W row numbers. -1 stands for no row.
 // in:      Q       (W, W), the kernel values among the rows of ws
-// in:      f, hi   (problems, n), the gradients and upper bounds of all n rows
+// in:      f, hi   (problems, n), the gradients of all n rows, and the upper bounds of their coefficients
 // in, out: b       (problems, n), the coefficients of all n rows. They change only at the end of the solve.
 // out:     delta   (problems, W), the changes of the coefficients by the solve. During the solve, B is stored here.
-// Memory during the solve, with k = 0 .. W - 1 for the rows of ws. F, U and D are in ``state``:
-//   B[p][k]   the current coefficient of row k in problem p, which changes in every iteration that takes row k
-//   F[p][k]   the gradient of row k in problem p, minus a number that depends only on k. It is the mean of the row's
-//     smallest and largest gradient at the start. Subtracting it does not change violations.
-//   U[p][k]   0 if B[p][k] is less than its upper bound. Otherwise it is infinity.
-//   D[p]      the previous iteration took a row j, and added D[p] to B[p][j]
-// Work-items: one, which computes with vectors of DW rows (fold.cl). An iteration is one pass over the problems and the
-// W rows. The pass computes F[p][k] += D[p] * Q[j][k] and then the violation of each row k:
+// Arrays during the solve, for the rows k = 0 .. W - 1 of ws. F, U and D are stored in ``state``:
+//   B[p][k]   the current coefficient of row k in problem p
+//   F[p][k]   the gradient of row k in problem p, minus a number that is the same in all problems. The number is the
+//             mean of the row's smallest and largest gradient at the start. Subtracting it does not change violations.
+//   U[p][k]   0 if B[p][k] is below its upper bound, else infinity
+//   D[p]      the change of B[p][j] in the previous iteration, which changed the coefficients of a row j
+// Work-items: one, which computes with vectors of DW rows (fold.cl). In each iteration the work-item adds
+// D[p] * Q[j][k] to F[p][k], for all problems p and rows k. In the same pass it computes for each row k the difference
 //   max_p F[p][k] - min_p (F[p][k] + U[p][k])
-// By the definition of a violation, the maximum leaves out each coefficient at its lower bound. The formula may include
-// such a coefficient for this reason: for a row with penalty C, the lower bounds are -C, and the upper bounds are C in
-// the row's own class and 0 in other classes. If one coefficient is -C, the sum 0 forces all others to their upper
-// bounds. The minimum is then the gradient of the one coefficient. If this gradient is the maximum too, the formula
-// gives 0. The number 0 is right, because the row has no violation.
-// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
-// also ends after ``most`` iterations, or when counters[0], the iterations of all solves, reaches ``budget``.
+// The violation of row k is M - m by definition. M is the largest F[p][k] among the problems p in which B[p][k] is
+// above its lower bound. m is the smallest F[p][k] among the problems p in which B[p][k] is below its upper bound.
+// The computed maximum also includes coefficients at their lower bounds. The difference is nevertheless max(M - m, 0),
+// and a row with M - m <= 0 is optimal. The reason: let C be the penalty of row k. The lower bound is -C in each
+// problem. The upper bound is C in the problem of the row's class, and 0 in all other problems. Suppose that a
+// coefficient of the row is at its lower bound -C, in a problem r. All other coefficients of the row are then at their
+// upper bounds, because the sum is 0. So m is F[r][k], and the computed maximum is max(M, m).
+// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times the largest violation
+// at the start. It also ends after ``most`` iterations. During the solve, counters[0] is the number of iterations of
+// all earlier solves. When counters[0] plus the iterations of this solve reach ``budget``, the solve ends too.
 kernel EXPLICIT void subproblem(const int n, const int problems, const int W, global const int *restrict ws,
                        global real *restrict Q, global const wide *restrict f, global wide *restrict b,
                        global const wide *restrict hi, global wide *restrict delta, global long *restrict counters,

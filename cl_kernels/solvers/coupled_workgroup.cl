@@ -1,6 +1,5 @@
 // Solve the multiclass SVM of Crammer and Singer over a working set ws of W rows, with the coefficients of all other
-// rows fixed. Each class has one problem p, and each row has one coefficient in each problem. The coefficients of a row
-// have the sum 0 over all problems (coupled.cl).
+// rows fixed. Each class has one problem p. A row's coefficients have the sum 0 over all problems (coupled.cl).
 // In:
 //   ws       (W,), row numbers among all n rows. -1 stands for no row.
 //   Q        (W, W), the kernel values among the rows of ws
@@ -12,28 +11,26 @@
 //   delta    (problems, W), the changes of the coefficients by this solve
 // During the solve, four arrays describe the problems p and the rows k = 0 .. W - 1 of ws:
 //   B[p][k]    the coefficient of row k in problem p
-//   F[p][k]    the gradient of this coefficient minus a number c[k]. c[k] is the same in all problems p, so subtracting
-//              it does not change the violation of row k.
+//   F[p][k]    its gradient, minus a number that is the same in all problems and so does not change violations
 //   U[p][k]    0 if the coefficient is below its upper bound, else infinity
-//   D[p]       the change of B[p][j] in the previous iteration. j is the one row whose coefficients it changed.
+//   D[p]       the change of B[p][j] in the previous iteration, which changed the coefficients of a row j
 // ``state`` is the memory of F, U and D. ``delta`` is the memory of B until the end of the solve.
 // Work-items: one work-group of WG items. Item l takes the rows l, l + WG, ... of the working set. Consecutive items
 // read consecutive addresses.
 // An SMO iteration has three steps:
-//   1. Update each F[p][k] for the previous iteration: add D[p] * Q[j][k]. Compute the violation of each row k:
+//   1. Update each F[p][k] for the previous iteration: add D[p] * Q[j][k]. Compute for each row k the difference
 //        max_p F[p][k] - min_p (F[p][k] + U[p][k])
 //   2. Find the row i with the largest violation.
 //   3. Find the best coefficients of row i in all problems (row_threshold.cl).
-// By definition, the violation of a row is the largest gradient of its coefficients above their lower bounds, minus the
-// smallest gradient of its coefficients below their upper bounds. In step 1, U is infinite for each coefficient at its
-// upper bound, so the minimum leaves it out. The maximum in step 1 is over all coefficients of the row, but the result
-// is the violation, for the following reason.
-// For a row with penalty C, all lower bounds are -C. The upper bound is C in the problem of the row's own class, and 0
-// in the other problems. If one coefficient is at its lower bound -C, the sum 0 forces the other coefficients of the
-// row to their upper bounds. The minimum is then the gradient of the one coefficient at -C. If this gradient is the
-// maximum too, step 1 computes the violation 0. This is right, because the row has no violation.
-// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times the largest violation
-// at the start. It also ends after ``most`` iterations, or when all solves together reach ``budget`` iterations.
+// The violation of row k is M - m by definition. M is the largest F[p][k] among the problems p in which B[p][k] is
+// above its lower bound. m is the smallest F[p][k] among the problems p in which B[p][k] is below its upper bound.
+// The computed maximum also includes coefficients at their lower bounds. The difference is nevertheless max(M - m, 0),
+// and a row with M - m <= 0 is optimal. The reason: let C be the penalty of row k. The lower bound is -C in each
+// problem. The upper bound is C in the problem of the row's class, and 0 in all other problems. Suppose that a
+// coefficient of the row is at its lower bound -C, in a problem r. All other coefficients of the row are then at their
+// upper bounds, because the sum is 0. So m is F[r][k], and the computed maximum is max(M, m).
+// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
+// also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int problems, const int W, global const int *restrict ws, global real *restrict Q,
     global const wide *restrict f, global wide *restrict b, global const wide *restrict hi,

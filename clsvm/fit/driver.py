@@ -339,7 +339,7 @@ def _solve_same_rows(context: FitContext, dtype: str, worker: Worker, indices: l
             worker.plan = worker.plan or prepared.plan
 
 
-# _stored_plan decides by three limits, which its docstring explains, whether small subproblems share one kernel matrix.
+# The limits LONG_ROWS, COMMON_VALUES and K_SHARE are explained in the docstring of the function _stored_plan.
 LONG_ROWS, COMMON_VALUES, K_SHARE = 128, 1.3, 0.25
 # With more than WIDE columns, the host gets no sampled rows to check, because it would convert them to dense rows.
 WIDE = 4096
@@ -532,10 +532,13 @@ class _SmallSolver:
             self.worker.progress(Point(now, steps, index, nan, nan, nan, violation, self.rows))
 
     def _needs_host(self, problem: Problem) -> bool:
-        """Return whether the host, instead of the device, shall solve ``problem``.
+        """Return whether the host shall solve ``problem``, because the device's kernel values are not precise enough.
 
-        Return True if rounding errors of the device's kernel values are too large for tol. But return False if the
-        device supports no more precise dtype, or if the host cannot solve the problem.
+        Return True if all of these conditions hold:
+
+        - Rounding errors of the kernel values are too large for a solve that shall reach the KKT violation tol.
+        - The kernel values are float32, but the device supports float64 too.
+        - The problem has so few coefficients that the host can solve it, and the host's matrices fit in memory_limit.
         """
         dtype, tol = self.gram.rows.dtype, self.worker.options.tol
         insufficient = certificate.precision_insufficient(dtype, self.scale.in_dtype, problem, tol)

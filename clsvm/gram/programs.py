@@ -1,17 +1,19 @@
-"""Name the OpenCL programs for products with the kernel matrix K: one for each product, layout, dtype and profile.
+"""Choose the text and the -D options of each OpenCL program that computes products with the kernel matrix K.
 
-A product computes kernel values between rows X and selected rows U. A panel is the buffer that holds U. A second panel
-may hold other selected rows R. c are sums of kernel values over the rows U or R, with the weights D. Each product sets
-macros by -D options:
+K(U, X) is the kernel matrix between selected rows U and rows X. A panel is the buffer that holds the rows U. A second
+panel may hold other selected rows R. A layout is a way to store the rows X, such as "dense". D holds a weight for each
+row of U. D K(U, X) has a number for each row of X: the weighted sum of the row's kernel values with all rows of U. The
+numbers are added to an array c. Each product defines macros by -D options:
 
     rows: store K(U, X). Macro STORE.
-    update: add D K(U, X) to c. Macro UPDATE. Layouts that must store K before adding use the program of "both".
+    update: add D K(U, X) to c. Macro UPDATE. In the layout "inverted", kernel values must be stored before they are
+        added. So this layout uses the program of the product "both" instead.
     both: store K(U, X), and add D K(U, X) to c. Macros STORE, UPDATE.
-    tile: store K(U, U). Macro STORE.
+    tile: store K(U, U), or K(R, U). Macro STORE.
     symmetric tile: store about half of the symmetric K(U, U). Macros STORE, SYMMETRIC. Only CPUs use this product.
-    tile update: add D K(R, U) to c. Macro UPDATE.
-    sections: add D K(U, X) to c for several sections. A section is a range of rows U with sums c of its own. Macros
-        UPDATE, SECTIONS. Only the layout "dense" has this product.
+    tile update: add D K(R, U) to c. D has a weight for each row of R, c a sum for each row of U. Macro UPDATE.
+    sections: add D K(U, X) to several arrays c. Each array has the sums over one section, which is a range of the rows
+        U. Macros UPDATE, SECTIONS. Only the layout "dense" has this product.
 
 A :class:`Variant` is a program text with its -D options. The library runs variants. Tools write variants to files for C
 programs, and compile them for other devices.
@@ -33,14 +35,15 @@ from clsvm.opencl.stream import ALIGNMENT
 class Product(NamedTuple):
     """Describe a kind of product with K for which programs exist (PRODUCTS).
 
-    A panel is the buffer that holds the right-hand rows U of a product K(X, U).
+    K(X, U) is the kernel matrix between rows X and selected rows U, which are called right-hand rows. A panel is the
+    buffer that holds the right-hand rows. A second panel may hold other selected rows R.
 
     Attributes
     ----------
     options
         -D options of the product's programs.
     tile
-        whether the product computes K(U, U), or K(R, U) with the rows R of a second panel, instead of K(X, U).
+        True if the product computes K(U, U) or K(R, U), whose rows are all in panels. False if it computes K(X, U).
     simd
         whether only CPUs use the product. Their kernels are in SIMD style.
     layout
@@ -48,7 +51,8 @@ class Product(NamedTuple):
     without
         size classes of the right-hand rows U ("two", "few" or "many") for which the product has no program.
     single
-        whether a kernel on a CPU computes one lane group at a time, not several. A lane group is V rows of X.
+        True if a kernel on a CPU computes the values of one lane group of X at a time. False if it may compute several
+        lane groups at a time. A lane group is V rows of X, whose values are stored interleaved.
     """
 
     options: tuple[str, ...]
@@ -118,11 +122,12 @@ GATHERED, CACHE_LINE = 0.45, 16
 
 
 def gather_cost(profile: Profile, n: int, W: int) -> float:
-    """Return the cost of gathering one value of K if W values are gathered from each stored row of n values.
+    """Return the cost of gathering one value from a stored kernel matrix K, whose rows have n values each.
 
-    The unit is one multiply-add of a product of dense rows. A device reads a cache line of 16 values for each gathered
-    value. If the W cache lines have more values than the row, the device reads the row once. The cost of one gathered
-    value is then the cost of reading n / W values.
+    W values are gathered from each row. For each of the W values, a device reads a cache line of 16 values. But the
+    device never reads more than all n values of a row. So it reads min(16, n / W) values for each gathered value. The
+    cost of reading one value is GATHERED * profile.cache_cost. The unit of a cost is the time of one multiply-add in a
+    product of dense rows.
     """
     return GATHERED * min(CACHE_LINE, n / W) * profile.cache_cost
 
@@ -148,12 +153,18 @@ class RowSource(NamedTuple):
 
 
 def computed_rows(spec: Spec) -> RowSource:
-    """Return OpenCL text that computes rows of a subproblem's matrix K from a buffer of the subproblem's rows."""
+    """Return OpenCL text that computes rows of the kernel matrix of a small dual problem.
+
+    A buffer holds the features of the dual problem's training rows, from which the kernel values are computed.
+    """
     return RowSource(spec.name or "expression", sources.render("gram/row_simd", kernel=spec))
 
 
 def stored_rows() -> RowSource:
-    """Return OpenCL text that copies rows of a subproblem's matrix K from a stored kernel matrix."""
+    """Return OpenCL text that copies rows of the kernel matrix of a small dual problem from a stored matrix.
+
+    The stored matrix holds the kernel values among all training rows of the fit.
+    """
     return RowSource("stored", sources.cl("gram/row_stored"), (f"-DSLABS={SLABS}",))
 
 
@@ -181,7 +192,7 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
 
 ROWS_EACH, FORTH, LINE = (
     4,  # ROWS_EACH: number of rows u for which a CPU's work-item or GPU's work-group sums K(x, u) over x, with weights
-    4,  # FORTH: number of lane groups (V rows x each) for which a CPU's work-item sums K(x, u) over u, with weights
+    4,  # FORTH: a CPU's work-item sums K(x, u) over u, with weights, for this many OpenCL vectors of V rows x each
     16,  # LINE: number of rows x for which a GPU's work-group sums K(x, u) over u, with weights
 )
 
@@ -200,10 +211,11 @@ def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
 class Units:
     """Describe the matrix units (tensor cores) of a kind of device, and the tiles of K that they compute.
 
-    Matrix units compute inner products of dense rows. A product K(X, U) uses them only for many right-hand rows U. A
-    tile is the block of K(X, U) that a work-group computes. A lane group is V rows of X, stored interleaved. The device
-    determines V. A warp is the work-items that run one instruction together. A fragment is a small matrix that a warp
-    multiplies by one instruction. All matrix units share the templates gram/*_matrix_workgroup.mako.
+    Matrix units compute inner products of dense rows. K(X, U) is the kernel matrix between rows X and right-hand rows
+    U. Matrix units compute K(X, U) only if U has many rows. A tile is the block of K(X, U) that a work-group computes.
+    A lane group is V rows of X, whose values are stored interleaved. The device determines V. A warp is the work-items
+    that run one instruction together. A fragment is a small matrix that a warp multiplies by one instruction. All
+    matrix units share the templates gram/*_matrix_workgroup.mako.
 
     Attributes
     ----------
@@ -216,26 +228,26 @@ class Units:
     warp
         number of work-items in a warp.
     fragment
-        number of rows of a fragment.
+        number of rows of X in a fragment.
     sharing
-        number of work-items of a warp that hold partial sums for one row of a fragment.
+        number of work-items of a warp that hold sums for the same row of X in a fragment.
     groups
         number of lane groups in a tile.
     blocks
         number of blocks of V right-hand rows in a tile.
     depth
-        number of features of the tile's rows that local memory holds at a time.
+        number of features of each row that are copied to local memory at a time.
     rows
-        number of rows of a tile that one warp computes.
+        number of rows of X in a tile for which one warp computes kernel values.
     vectors
-        number of right-hand rows of a tile that one warp computes.
+        number of right-hand rows in a tile for which one warp computes kernel values.
     least
         smallest number of features for which matrix units are used. For fewer, ordinary arithmetic is faster.
     error
-        rounding error of an inner product, divided by the norms of both rows, for any number of features. The method
-        "tf32 x 3" (gram/mma.cl) multiplies two numbers with a relative error of at most 2^-21. NVIDIA's matrix units
-        add an error of about 2^-21, because they truncate each sum of eight products. AMD's matrix units round as
-        float32 does.
+        rounding error of an inner product <x, y>, as a multiple of the product |x| |y| of the norms. The library uses
+        the same multiple for any number of features. The method "tf32 x 3" (gram/mma.cl) multiplies two numbers with a
+        relative error of at most 2^-21. NVIDIA's matrix units add an error of about 2^-21, because they truncate each
+        sum of eight products. AMD's matrix units round like ordinary float32 arithmetic.
     options
         additional options of the OpenCL compiler.
     unroll
@@ -266,14 +278,15 @@ class Units:
         return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
 
     def together(self, lanes: int) -> int:
-        """Return how many fragments of each warp have their sums in local memory at the same time.
+        """Return the number of fragments of a warp whose partial sums fit in local memory at a time.
 
         A warp is the work-items that run one instruction together. A fragment is a small matrix that a warp multiplies
         by one instruction. For each row of a fragment, several work-items hold partial sums of weighted kernel values.
-        The work-items write the partial sums to local memory, where the sums are added. The partial sums overwrite the
-        rows' features in local memory. The size of this memory limits the number of fragments.
+        The work-items write the partial sums to local memory, where the partial sums are added. This memory held
+        features of the rows before, which determine its size. If the memory is too small for the partial sums of all
+        fragments, the fragments are summed in several passes. The result is a warp's number of fragments in one pass.
 
-        ``lanes`` is V, the number of rows that are stored interleaved.
+        ``lanes`` is V, the number of rows whose values are stored interleaved.
         """
         staged = 32 * self.depth * ((self.groups + self.blocks) * lanes // 4 + 4)
         across, each = self.blocks * lanes // self.vectors, self.groups * lanes // self.rows * self.fragment

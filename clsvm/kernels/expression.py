@@ -384,10 +384,13 @@ class Extent(NamedTuple):
     low: float = 0.0
 
     def union(self, other: Extent) -> Extent:
-        """Return the extent of two sets of rows taken together.
+        """Return the extent of all rows of two sets. ``self`` and ``other`` are the extents of the two sets.
 
-        ``largest`` and ``high`` are the larger of the two sets' values. ``least`` and ``low`` are the smaller nonzero
-        value of the two sets' values, or 0 if both are 0.
+        An extent has the largest and the smallest nonzero size of a row (``largest``, ``least``). The size is usually
+        the squared norm. An extent also has the largest and the smallest nonzero absolute entry (``high``, ``low``).
+
+        ``largest`` and ``high`` of the result are maxima over both sets. ``least`` and ``low`` are minima over both
+        sets. If such a minimum is 0 for one set, the set has no nonzero value, and the result is that of the other set.
         """
         highest = max(self.largest, other.largest), max(self.high, other.high)
         low = [min((one for one in pair if one > 0), default=0.0) for pair in zip(self, other, strict=True)]

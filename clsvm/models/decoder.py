@@ -38,8 +38,8 @@ CLASSES = 40  # one-vs-one decision values are computed for blocks of at most CL
 Rows = NDArray[np.intp]
 FOLDS = 5
 MIN_PROBABILITY = 1e-7  # probabilities of pairs are clipped to MIN_PROBABILITY ... 1 - MIN_PROBABILITY, as in LIBSVM
-_MARKS = 10  # number of probability marks of a one-class model
-_CELLS = 1 << 22  # so few rows are processed together that each temporary array has at most this many numbers
+_MARKS = 10  # number of marks, the decision values at which the probability of a one-class model changes in a step
+_CELLS = 1 << 22  # rows are processed in batches of such a size that no temporary array has more numbers than this
 COUPLING_NUMBERS = 8  # for k classes, the function coupled allocates COUPLING_NUMBERS * k * k numbers for each row
 
 
@@ -112,8 +112,7 @@ class Decoder:
 def logistic(values: Vector) -> Vector:
     """Return the classes' probabilities (n, k) for decision values of a model with the logistic loss.
 
-    The sigmoid function maps decision values (n,) of two classes. The softmax function maps values (n, k) of k > 2
-    classes.
+    The sigmoid maps decision values (n,) of two classes. The softmax maps decision values (n, k) of k > 2 classes.
     """
     if values.ndim == 2:
         return np.asarray(softmax(values, axis=1))
@@ -133,14 +132,14 @@ def first_pair(k: int, i: int) -> int:
 class Strip(NamedTuple):
     """Hold the decision values of one class against a range of later classes, for a few rows.
 
-    For any class c, the strips yield the pairs that contain c in ascending order of the pair's other class.
+    Strips are made in such an order that the pairs with a class c come in ascending order of the pair's other class.
 
     Attributes
     ----------
     class_index
         number of the class, counted from 0.
     others
-        numbers of the later classes, as a slice.
+        numbers of the later classes, as a slice. All of them are larger than ``class_index``.
     values
         decision values (later classes, rows). A positive value is for the class ``class_index``.
     """
@@ -178,8 +177,8 @@ def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offse
 
     one: for each pair, the sums over the support vectors of a, (pairs, samples). Pairs are sorted by a, then by b.
     other: for each pair, the sums over the support vectors of b, (pairs, samples). Pairs are sorted by b, then by a.
-        If ``own`` equals ``others``, ``one`` and ``other`` are the same array. It has both sums of each pair, sorted by
-        the class whose support vectors are summed, then by the other class.
+        If ``own`` equals ``others``, ``one`` and ``other`` are the same array. For all classes c and e != c, a row has
+        the sums over the support vectors of c for the pair of c and e. Rows are sorted by c, then by e.
     offsets: intercepts (pairs,) of all pairs of the k classes.
     """
     same_block = own == others
@@ -200,14 +199,14 @@ def votes(strips: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
     """Return the number of pairs of classes that each of k classes wins, (n, k), for n rows.
 
     The decision values come in strips (:class:`Strip`), each of one class against later classes. A decision value of 0
-    is a vote for the second class of the pair.
+    is a vote for the second class of the pair. Class i, counted from 0, is the second class of i pairs.
     """
     won = np.zeros((k, n), np.int32)
     for first, others, values in strips:
         positive = (values > 0).view(np.int8)
         won[first] += positive.sum(axis=0, dtype=np.int32)
         won[others] -= positive
-    won += np.arange(k, dtype=np.int32)[:, None]  # class i is second in i pairs, and won those not subtracted above
+    won += np.arange(k, dtype=np.int32)[:, None]  # class i is second in i pairs; the loop subtracted its losses there
     return won.T.astype(np.intp)
 
 
@@ -224,7 +223,7 @@ def ovr_values(strips: Iterable[Strip], n: int, k: int) -> Vector:
         negative = (values < 0).view(np.int8)
         won[first] -= negative.sum(axis=0, dtype=np.int32)
         won[others] += negative
-        for one in values:  # added one by one, so that the number of pairs in a strip does not affect rounding
+        for one in values:  # added pair by pair, so that rounding does not depend on how many pairs ``values`` has
             sums[first] += one
         sums[others] -= values
     won += np.arange(k - 1, -1, -1, dtype=np.int32)[:, None]
@@ -319,7 +318,7 @@ def density_marks(values: Vector) -> Vector | None:
     Returns
     -------
     marks : array of float64 (10,) or None
-        Ascending marks. None if fewer than five values are negative, or fewer than five are not.
+        Ascending marks. None if fewer than five values are < 0, or fewer than five are >= 0.
 
     References
     ----------
@@ -467,8 +466,8 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     """Fit the probability parameters of a fitted estimator, and return its model with these parameters.
 
     Classifiers and regressors are fitted five times more, each time to four fifths of the rows, with the same
-    parameters and weights. Each fit gives decision values of the other rows. The training rows of such a fit may lack
-    one class of a pair. The pair's decision value is then 1 or -1, in favour of the other class, as in LIBSVM.
+    parameters and weights. Each fit gives decision values of the other rows. If the training rows of such a fit lack
+    one class of a pair, the pair's decision value is 1 or -1, in favour of the other class, as in LIBSVM.
 
     Parameters
     ----------
@@ -485,7 +484,7 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     -------
     model : KernelModel
         The estimator's ``model_`` with probA and probB. A regression has only probA. A one-class model has
-        prob_density_marks, which is None if fewer than five decision values are negative or fewer than five are not.
+        prob_density_marks, which is None unless at least five decision values are < 0 and at least five are >= 0.
 
     Raises
     ------
@@ -493,7 +492,7 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
         If the estimator is not fitted, or not clsvm's, such as a pipeline.
     ValueError
         If y is missing, has only one label, or has a label that the estimator was not fitted to; if a fit to four
-        fifths of the rows fails; or if a classifier of k > 2 classes has no problem for each pair of classes.
+        fifths of the rows fails; or if the classifier was not fitted by a binary problem for each pair of classes.
 
     Warns
     -----
@@ -561,7 +560,8 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> di
         is_first = index[pair] == first
         fitted.append(platt(values[pair, np.where(is_first, second - 1, first)], is_first))
     A, B = np.array(fitted).T
-    return {"probA": A, "probB": -B if k == 2 else B}  # for k = 2, P(second class | f) = 1 / (1 + exp(A f - B))
+    # If k = 2, A and B were fitted to negated decision values -f. So P(second class) is 1 / (1 + exp(A f - B)).
+    return {"probA": A, "probB": -B if k == 2 else B}
 
 
 def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> Iterator[tuple[Any, Any, Rows]]:

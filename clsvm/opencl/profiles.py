@@ -27,7 +27,7 @@ from platformdirs import user_cache_path
 from clsvm import files
 from clsvm.errors import warn
 
-# A Tile is the size of a block of kernel values that an OpenCL kernel computes, as names and values of -D options.
+# A Tile is a dict from names of -D options to numbers, which say how large a block of kernel values is computed.
 Tile = Mapping[str, int]
 
 
@@ -244,7 +244,8 @@ PROFILES = {
 }
 
 RATES = "bits_cost", "csr_cost", "clustered_cost", "hybrid_cost", "hit_cost"  # fields to ignore in old tuning files
-# SEARCH[style][field]: values that a tuning file may set in a profile. ``clsvm tune`` tries only "tiles" and "lanes".
+# SEARCH[style][field] lists the values that a tuning file may set for a field of a Profile with this kernel style.
+# The command ``clsvm tune`` tries other values only for the fields "tiles" and "lanes" of a Profile.
 _TWO = [_vector(2, groups, ahead) for groups in (1, 4, 10, 12) for ahead in (0, 4, 64)]
 _FEW = [_vector(columns, 1, ahead) for columns in (16, 8, 4) for ahead in (0, 32, 256)]
 _MANY = [_vector(*tile) for tile in ((16, 1), (8, 1), (8, 2), (8, 3), (4, 1), (4, 3), (4, 4), (4, 5), (4, 6), (2, 8))]

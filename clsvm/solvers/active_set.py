@@ -45,7 +45,7 @@ RIDGE, RIDGE_GROWTH = 10 * EPS, 1e3
 ROUNDS = 100  # a solve over n coefficients factors K among the free coefficients at most n + ROUNDS times
 # After PAIRS factorizations of K without progress, every second step changes only the two most violating coefficients.
 PAIRS = 2
-# The solve ends after more than STUCK factorizations of K in a row without a lower KKT violation or dual objective.
+# The solve ends if more than STUCK factorizations in a row lower neither the KKT violation nor the dual objective.
 STUCK = 10
 CLOSE = 0.5  # the solve stops at a KKT violation of CLOSE * tol
 REFINEMENTS = 1  # iterative refinements of each step, because the step's linear system may be nearly singular
@@ -115,7 +115,7 @@ def solve(
         steps += made_steps
         current, noise = state.dual()
         decreased, lowest_dual = current < lowest_dual - noise, min(current, lowest_dual)
-        # Let fewer coefficients become free next time if many reached a bound now. Each of these has cost a step.
+        # If many coefficients reached a bound, fewer become free next time, because each of them may cost a step.
         next_max = 2 * max_joined if 4 * fixed <= np.count_nonzero(entering) else max_joined // 2
         if decreased:
             stuck, max_joined = 0, max(MIN_JOINED, next_max)

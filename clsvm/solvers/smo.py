@@ -24,8 +24,8 @@ from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
 
-# A solve whose KKT violation reaches tol may go on to CLOSE * tol, if it needs no check in float64 there.
-# After CLOSE_CHECKS convergence checks with KKT violations between CLOSE * tol and tol, a float64 check follows anyway.
+# A solve whose KKT violation is at most tol may continue to CLOSE * tol, if it then ends without a check in float64.
+# At most CLOSE_CHECKS times, a solve continues after a convergence check although its KKT violation is at most tol.
 CLOSE_CHECKS, CLOSE = 3, 0.6
 PATIENCE = 200  # smallest number of outer iterations without progress after which a solve counts as stalled
 # A solve counts as stalled if more than MAX_CERTIFICATES float64 checks found that it has not converged.
@@ -226,7 +226,8 @@ class Loop(ABC):
             if not changed:
                 self._step()
                 history.outer += 1
-        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # with more rows, a check takes long
+        # A solve that max_iter or max_time ended is checked in float64 only for few rows, because the check takes long.
+        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:
             self._check_float64(self._read().worst, np.inf)
         return self._result(status)
 
@@ -297,11 +298,14 @@ class Loop(ABC):
         return check
 
     def _close_enough(self, violation: float) -> bool:
-        """Return whether a solve shall end at this KKT ``violation``, which is within tol.
+        """Return whether a solve shall end now. Its KKT violation ``violation`` is at most tol.
 
-        A float64 check is needed if rounding errors above a tenth of tol leave open whether the exact violation is
-        within tol. The solve shall continue only if the check is needed now, but would not be needed at a violation of
-        0.6 * tol.
+        Rounding errors of float32 kernel values may change the KKT violation by up to a number, here called ``error``.
+        A solve that ends now needs a check in float64 if error > 0.2 * tol and violation + error > tol. A solve that
+        first continues to a violation of 0.6 * tol needs no check if error <= 0.4 * tol.
+
+        Return False if a check is needed now, but would not be needed at 0.6 * tol. The solve then continues. Otherwise
+        return True. Also return True if kernel values are float64, or if the solve has no checks in float64.
         """
         tol = self.settings.tol
         if self.check.exact is None or violation <= CLOSE * tol or self.dtype == "float64":
@@ -338,7 +342,7 @@ class Loop(ABC):
         s, history, now = self.settings, self.history, perf_counter()
         every = max(1, GAP_ROWS // (self.W * self.sync)) * self.sync
         wanted = s.gap_tol is not None and history.outer % every == 0
-        # The trace gets a point whenever the elapsed time has grown by a tenth plus 0.02 seconds.
+        # If the trace's last point is t seconds after the start, its next point follows after 1.1 * t + 0.02 seconds.
         traced = s.reported and (not history.trace or now - history.began > 1.1 * history.trace[-1].seconds + 0.02)
         point = self._point(optimality, self._objectives(optimality.rho) if wanted or traced else None)
         if wanted or traced:
