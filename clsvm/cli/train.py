@@ -208,8 +208,9 @@ def _cross_validate(args: Any, estimator: Any, rows: _Data) -> Array:
 def _model(args: Any, estimator: Any, rows: _Data) -> KernelModel:
     """Return the model of a fitted estimator as it is to be written to a file.
 
-    The model has the labels of the data file in LIBSVM's order, and probabilities if -b 1 is given. If the data file
-    holds kernel values, the model's support vectors are numbers of columns in this file.
+    The model has the class labels of the data file, and the flag that sets their order in LIBSVM's format. The option
+    -b 1 adds the parameters of probabilities. If the data file holds kernel values in place of features, the model
+    stores for each support vector the number of its column in the file's kernel matrix, counted from 0.
     """
     from sklearn.exceptions import ConvergenceWarning
 
@@ -224,7 +225,9 @@ def _model(args: Any, estimator: Any, rows: _Data) -> KernelModel:
             warn("no probabilities: expected at least 5 rows inside, and 5 outside")
     if rows.classes is not None:
         model = replace(model, classes=rows.classes, smaller_first=rows.smaller_first)
-    if rows.columns is not None:  # support vectors become column numbers of the file's kernel matrix
+    if rows.columns is not None:
+        # With a precomputed kernel, a fitted model stores the row number of each support vector.
+        # A model file stores the column of each support vector in the data file's kernel matrix instead.
         model = replace(model, support_vectors=rows.columns[model.support_vectors])
     return model
 

@@ -91,9 +91,9 @@ class ChunkedRows:
     def take_rows(self, indices: list[NDArray[np.intp]], weighted: bool = False) -> list[Any]:
         """Fetch some rows of each chunk. Return for each chunk a pair: the rows, and their row numbers in the chunk.
 
-        indices: for each chunk, an array of numbers that select its rows. They count all rows of the chunk from 0.
-        weighted: if true, ``indices`` count only the chunk's rows with positive weight. The returned row numbers
-            count all rows.
+        indices: for each chunk, the positions of the selected rows among all rows of the chunk, counted from 0.
+        weighted: if true, ``indices`` are positions among the chunk's rows with positive weight instead. The returned
+            row numbers are positions among all rows of the chunk.
         """
         chunks = self.chunks
         return chunks.map(partial(worker.take, weighted=weighted), chunks.X, indices, chunks.weights)

@@ -131,14 +131,14 @@ class Labels(NamedTuple):
     def of(cls, chunks: list[Summary], class_weight: Any, table: Any) -> tuple[Labels, Vector]:
         """Return the object that encodes labels as numeric targets, and the summed weight of each class, (c,).
 
-        Only the c classes that have a row of positive weight count.
+        A class whose rows all have weight 0 is left out. c is the number of the remaining classes.
 
         chunks: for each chunk, the summary of its labels.
-        class_weight: the estimator's parameter ``class_weight``.
-        table: function; table(indices, c) returns the targets (k, n) of k outputs for n rows. ``indices`` (n,) has for
-            each row the index of its class among the c classes.
+        class_weight: the estimator's parameter ``class_weight``, by which the weights of rows are multiplied.
+        table: function that returns numeric targets. For n rows, table(indices, c) is an array (k, n) of the targets of
+            k outputs. ``indices`` (n,) has for each row the index of its class among the c classes.
 
-        Raises ValueError for fewer than two classes.
+        Raises ValueError if fewer than two classes remain.
         """
         all_classes, indices = np.unique(joined([one.keys for one in chunks]), return_inverse=True)
         if len(all_classes) < 2:
@@ -256,10 +256,11 @@ class WorkerActor:
     def call(self, fit: str, i: int, version: int | None, name: str, given: Request) -> Any:
         """Call the method ``name`` of part i of a fit with the arguments ``given``, and return the part's reply.
 
-        version: number of requests that the part has answered so far, by the caller's count. None if the request begins
-        a new problem: the part may then have answered any number of requests.
+        version: number of requests that the part has answered so far, by the caller's count. The worker keeps a count
+            of its own. If the two counts differ, the part is not called. None skips this comparison. The caller gives
+            None with its first request to a part, and with the first request after the part was lost.
 
-        Return :class:`Lost` if this worker does not hold the part, or if the part's own count differs from ``version``.
+        Return :class:`Lost` if this worker does not hold the part, or if the two counts differ.
         """
         return in_thread(_call_part, fit, i, version, name, given)
 
@@ -345,9 +346,9 @@ def take(
 ) -> tuple[Data, NDArray[np.intp]]:
     """Return the selected rows of the chunk X, and their indices among all rows of X.
 
-    indices: numbers that select rows. They count all rows of X from 0.
+    indices: positions of the selected rows among all rows of X, counted from 0.
     weights: weights of the rows of X, or None.
-    weighted: if true, ``indices`` count only the rows with positive weight.
+    weighted: if true, and ``weights`` is given, ``indices`` are positions among the rows with positive weight instead.
     """
     if weighted and weights is not None:
         indices = np.flatnonzero(checks.read_weights(weights, X) > 0)[indices]
@@ -367,12 +368,14 @@ def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int 
 
 
 def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
-    """Return the ranges of a chunk's rows X (n, d) from which rounding errors of kernel values are bounded.
+    """Return four numbers about a chunk's rows X (n, d), from which rounding errors of kernel values are bounded.
 
-    One range is that of the rows' squared norms, or of another size that the kernel function needs. The other is the
-    range of the absolute entries.
+    Two numbers are the largest and the smallest nonzero squared norm of a row. For an element-wise kernel function,
+    K(x, y) = f(sum_j e(x_j, y_j)), an estimate of the largest |sum_j e(x_j, y_j)| replaces the squared norm of x. The
+    other two numbers are the largest and the smallest nonzero absolute entry of X. They are 0 for kernel functions that
+    are not element-wise.
 
-    plan: storage format of the rows on the device.
+    plan: storage format of the rows on the device. The vector plan.centre is subtracted from each row first.
     """
     return measures(kernel, X, plan).extent
 

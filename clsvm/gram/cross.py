@@ -69,16 +69,16 @@ def usual_tile_bytes(stream: Stream, row: int) -> int:
 
 
 class RowTile(NamedTuple):
-    """Describe a tile of K(X, U): the kernel values between some rows of X and all right-hand rows U.
+    """Describe a tile of K(X, U): the kernel values between consecutive rows of X and all rows U.
 
     Attributes
     ----------
     groups
-        indices of the lane groups of X in the tile. A lane group is V rows that kernels compute side by side.
+        indices of the lane groups in the tile. A lane group is V rows of X that an OpenCL kernel processes together.
     first
         position of the first row of the tile among all rows of K.
     rows
-        number of rows in the tile.
+        number of rows of K in the tile.
     values
         buffer of the kernel values in the tile.
     """
@@ -118,12 +118,12 @@ class Weights(NamedTuple):
 
 
 class Sums:
-    """Compute products with K(X, U) for ``k`` outputs. X are the rows of ``gram``, and U the ``m`` rows in ``panel``.
+    """Compute products of the kernel matrix K(X, U), or of its transpose, with matrices of ``k`` columns on a device.
 
-    ``panel`` is the buffer of U. Its capacity must be a multiple of ROWS_EACH, as it is if the panel was made with
-    square=True. ``tile_bytes`` is the size in bytes of a tile, the block of rows of K that is computed at a time. If
-    ``keep`` is true, the constructor computes and stores all of K, so that products do not read X. Raises ValueError if
-    memory_limit is too small.
+    ``gram`` holds the rows X. ``panel`` is the device buffer that holds the ``m`` rows U. It must have room for a
+    multiple of 4 rows (ROWS_EACH), as a buffer that was made with square=True has. ``tile_bytes`` is the size in bytes
+    of a tile, the block of rows of K that is computed at a time. If ``keep`` is true, the constructor computes and
+    stores all of K, so that products do not read X. Raises ValueError if the memory limit of the device is too small.
     """
 
     def __init__(
@@ -155,13 +155,13 @@ class Sums:
             self._compute_tile(part)
 
     def set_weights(self, w: Vector | None, shares: Vector | None = None) -> None:
-        """Set the matrix H (k, k) of each row for later calls of :meth:`forward_back`. k is the number of outputs.
+        """Set a matrix H_i (k, k) for each row i of X, by which :meth:`forward_back` multiplies the row's k outputs.
 
-        ``w`` holds the weights of the n rows; None means weights of 1. If ``shares`` is None, the matrix of row i is
-        diagonal: w[i] times the identity for ``w`` of shape (n,), and diag(w[:, i]) for ``w`` of shape (k, n).
+        ``w`` holds the weights of the n rows; None means weights of 1. If ``shares`` is None, H_i is diagonal: w[i]
+        times the identity for ``w`` of shape (n,), and diag(w[:, i]) for ``w`` of shape (k, n).
 
-        If ``shares`` (k, n) holds probabilities, ``w`` must be (n,) or None. With P = shares[:, i], the matrix of row i
-        is w[i] (diag(P) - P P').
+        If ``shares`` (k, n) holds probabilities, ``w`` must be (n,) or None. With P = shares[:, i], H_i is
+        w[i] (diag(P) - P P').
         """
         stream, old = self.gram.stream, self._weights
         stream.finish()
@@ -292,10 +292,10 @@ class OnePass:
     def of(gram: Gram, panel: Panel, k: int, limit: int) -> OnePass | None:
         """Return a OnePass, which computes K' H K V for ``k`` outputs, or None if no OnePass is possible.
 
-        K is K(X, U), and K' is its transpose. V has a column for each output. H multiplies each row of K V by a matrix
-        (k, k). ``panel`` is the buffer of the rows U. No OnePass is possible if the layout or the device has no program
-        for K' H K V, or if the scratch memory of a work-item exceeds ``limit`` bytes. Scratch memory holds K and K V
-        for a few rows of X, and sums for K' H K V.
+        K is K(X, U), and K' is its transpose. V has a column for each output. H multiplies row i of K V by a matrix
+        (k, k) that belongs to row i of X. ``panel`` is the buffer of the rows U. No OnePass is possible if the layout
+        or the device has no program for K' H K V, or if the scratch memory of a work-item exceeds ``limit`` bytes.
+        Scratch memory holds K and K V for a few rows of X, and sums for K' H K V.
         """
         stream, rows = gram.stream, gram.rows
         sub, real = MAX_SUB if k >= SEVERAL else MAX_SUB // 2, np.dtype(rows.dtype).itemsize
@@ -310,10 +310,10 @@ class OnePass:
     def add(self, V: Buffer, weights: Weights, out: Buffer, count: Buffer) -> None:
         """Add K' H K V to the buffer ``out``.
 
-        K is K(X, U), and K' is its transpose. V has a column for each of k outputs. H multiplies each row of K V by a
-        matrix (k, k), which ``weights`` holds. The buffers ``V`` and ``out`` hold transposed matrices: (k, capacity),
-        where ``capacity`` is the largest number of rows U. ``V`` has the dtype of K. The buffer ``count`` holds the
-        number of rows U.
+        K is K(X, U), and K' is its transpose. V has a column for each of k outputs. H multiplies row i of K V by a
+        matrix H_i (k, k), which belongs to row i of X. ``weights`` holds the numbers from which all H_i are computed.
+        The buffers ``V`` and ``out`` hold transposed matrices (k, capacity), where ``capacity`` is the largest number
+        of rows U. ``V`` has the dtype of K. The buffer ``count`` holds the number of rows U.
         """
         gram, panel, k, n = self._gram, self._panel, self._k, np.int64(self._gram.rows.n_pad)
         given: tuple[Any, ...] = (k, panel.capacity, V, n, *weights, self._absent, *self._scratch)
@@ -542,10 +542,11 @@ class Cross:
             return gram.values(self._panel, self.m)
 
     def set_weights(self, w: Vector | None = None, shares: Vector | None = None) -> None:
-        """Set the matrix H (k, k) of each row of X for later calls of :meth:`forward_back`. k is the number of outputs.
+        """Set a matrix H_i (k, k) for each row i of X, by which :meth:`forward_back` multiplies the row's k outputs.
 
-        H is made from the weights ``w``, (n,) or (k, n), and the probabilities ``shares`` (k, n) of the rows.
-        :meth:`Sums.set_weights` says how.
+        ``w`` holds the weights of the n rows; None means weights of 1. If ``shares`` is None, H_i is diagonal: w[i]
+        times the identity for ``w`` of shape (n,), and diag(w[:, i]) for ``w`` of shape (k, n). If ``shares`` (k, n)
+        holds probabilities, ``w`` must be (n,) or None. With P = shares[:, i], H_i is w[i] (diag(P) - P P').
         """
         self._weights = w, shares
         for rows, sums in self._blocks:

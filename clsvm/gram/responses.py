@@ -30,19 +30,29 @@ from clsvm.opencl.contexts import thread_dict
 from clsvm.opencl.stream import ALIGNMENT, Buffer, JoinedArrays, Stream, join_arrays
 
 Vector = NDArray[np.float64]
-_TILE = 64  # in every layout a multiple of V (rows stored interleaved) and of the rows U in a block of K(X, U)
+# A device buffer of support vectors has room for a multiple of _TILE rows.
+# _TILE is a multiple of V, the number of rows whose values are stored interleaved on the device.
+# With the built-in device profiles, _TILE is a multiple of the block size in which rows U of K(X, U) are stored.
+_TILE = 64
 # Sub-buffers must be aligned, so each group of support vectors begins at a multiple of _BEGIN rows in its buffer.
 _BEGIN = ALIGNMENT // 4
 CHUNK = 256 << 20  # rows to predict are copied to the device in chunks of at most this many bytes
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANEL if it is kept, else PASSING
 MIN_PANEL = 512  # a buffer that is not kept between predictions holds at least 512 support vectors if memory allows
 ALL = slice(None)  # select every group of support vectors
-SECTIONS = 16  # for dense rows, one launch sums K over at least 16 groups of support vectors; fewer take a launch each
-WEIGHTS = 8 << 20  # for large batches: bytes of coefficients copied at a time; a group of support vectors may have more
+# Kernel values are summed over each group of support vectors separately.
+# For large batches of dense rows, one launch computes the sums over SECTIONS or more groups of support vectors.
+# For large batches, the sums over fewer than SECTIONS groups of support vectors need one launch for each group.
+SECTIONS = 16
+# For large batches, the coefficients of support vectors are copied to the device in parts of up to WEIGHTS bytes.
+# If the coefficients of a single group of support vectors take more than WEIGHTS bytes, they are copied as one part.
+WEIGHTS = 8 << 20
 ROW_OVERHEAD = 24  # bytes for a row's squared norm and for its place in the order in which the device stores rows
-MAX_BATCH = 64  # largest number of rows in a small batch, a multiple of V (rows that kernels compute side by side)
+MAX_BATCH = 64  # largest number of rows in a small batch, a multiple of V (rows that a kernel processes together)
 SHARE = 1 / 128  # largest share of the memory budget that a SmallBatchPredictor takes
-PREDICTORS = 8  # largest number of SmallBatchPredictors that a thread keeps for each queue and number of sums
+# A SmallBatchPredictor computes a sum of kernel values for each row, dual problem and group of support vectors.
+# A thread keeps at most PREDICTORS SmallBatchPredictors for the same queue, number of problems and number of groups.
+PREDICTORS = 8
 FIXED = 4096  # bytes of a SmallBatchPredictor besides its rows, norms, sums and coefficients
 
 
@@ -76,7 +86,7 @@ class Piece(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the number of support vectors in this piece, which is a part of a group."""
+        """Return the number of support vectors in this piece, which is a range of consecutive support vectors."""
         return int(self.which.stop - self.which.start)
 
     def numbers(self, begin: int = 0, first: int = 0) -> NDArray[np.int32]:
@@ -93,9 +103,9 @@ def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
     """Divide groups of support vectors into pieces, and distribute the pieces to device buffers of equal size.
 
     A group is a range of support vectors, and K is summed over each group separately. A piece is the part of a group in
-    one buffer. ``ends`` holds the index after the last support vector of each group. Return the capacity of a buffer,
-    in support vectors, and the pieces in each buffer. The capacity is at most ``most``, or 64 if ``most`` is less. Each
-    piece begins at a multiple of _BEGIN rows in its buffer, because sub-buffers must be aligned.
+    one buffer. Each piece begins at a multiple of _BEGIN rows in its buffer, because OpenCL's sub-buffers must be
+    aligned. ``ends`` holds for each group the index after its last support vector. The capacity of a buffer is at most
+    max(most, 64) support vectors. Return this capacity, and for each buffer the list of its pieces.
     """
     sizes = np.diff([0, *ends])
     places = int((-(-sizes[:-1] // _BEGIN) * _BEGIN).sum() + sizes[-1])
@@ -167,14 +177,16 @@ class LoadedPanel(NamedTuple):
     def add(self, gram: Gram, run: Sequence[int], coefficients: Vector, c: Buffer, n: int, first: int) -> list[Buffer]:
         """Add sums of kernel values over groups of support vectors to the device buffer c.
 
-        ``gram`` holds the rows x to predict, and n is their number, rounded up. ``coefficients`` (problems, m) has a
-        row for each dual problem, and a column for each of the m support vectors. For each group, c has an array
-        (problems, n), beginning with the group of index ``first``. The array's entry for a problem and a row x is
+        ``gram`` holds the rows x to predict. n is the number of rows x with padding, rounded up to a multiple of 64.
+        ``coefficients`` (problems, m) has a row for each dual problem, and a column for each of the m support vectors
+        of the model. For each group from the group of index ``first`` on, c has an array (problems, n). The array's
+        entry for a problem and a row x is
 
             sum of (coefficient of s in the problem) * K(s, x) over the support vectors s of the group.
 
-        This panel may hold only a piece of a group. ``run`` lists the indices of the pieces whose terms are added.
-        Return the buffers that the caller frees after the OpenCL kernels have run.
+        A group is a range of support vectors. The buffer ``panel`` of this object may hold only a piece of a group.
+        ``run`` lists the pieces whose terms are added, as indices in ``pieces``. Return the buffers that the caller
+        frees after the OpenCL kernels have run.
         """
         stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]
         begin = pieces[0].at

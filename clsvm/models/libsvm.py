@@ -71,10 +71,11 @@ def check_savable(model: KernelModel) -> None:
 
 
 def class_order(model: KernelModel) -> list[int]:
-    """Return the numbers of the model's classes in the order in which LIBSVM's file lists them.
+    """Return the indices of the model's classes in the order in which LIBSVM's file lists the classes.
 
-    With two classes, the file begins with classes[1], the class of positive decision values. If
-    ``model.smaller_first`` is set, it begins with classes[0]. Other models keep the order of ``model.classes``.
+    The file of a model with two classes lists classes[1] first, the class of positive decision values. If
+    ``model.smaller_first`` is set, this file lists classes[0] first. The file of a model with more than two classes
+    lists the classes in the order of ``model.classes``.
     """
     order = list(range(len(model.classes)))
     return order[::-1] if len(order) == 2 and not model.smaller_first else order

@@ -355,15 +355,15 @@ def rows_to_check(problem: Problem, b: Vector, f: Vector, errors: Vector, tol: f
 
 
 def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:
-    """Return about SAMPLE of the ``rows`` in ascending order, and how many of the ``rows`` each of them represents.
+    """Return a sample of the ``rows`` in ascending order, and how many of the ``rows`` each sampled row represents.
 
-    A quarter of the sample are the rows with the largest ``sizes``, whose kernel values have the largest rounding
-    errors. The other rows are sorted by their largest |b| over all problems. Rows at equal distances in this order are
-    taken.
+    The sample has at most SAMPLE = 256 rows. It has the 64 rows with the largest ``sizes``, because their kernel values
+    have the largest rounding errors. Each of these 64 rows represents only itself. The other rows are sorted by their
+    largest |b| over all problems. Every t-th row of this order is taken, with an integer t.
 
-    b: coefficients (problems, n).
-    sizes: numbers (n,) that grow with the rounding errors of a row's kernel values. For most kernels they are the
-        rows' squared norms (Kernel.sizes).
+    b: coefficients of the dual problems, (problems, n).
+    sizes: for each of the n rows, a number that grows with the rounding errors of the row's kernel values. For most
+        kernels it is the squared norm of the row (Kernel.sizes).
     """
     by_size = rows[np.argsort(-sizes[rows], kind="stable")]
     largest, others = by_size[: SAMPLE // 4], by_size[SAMPLE // 4 :]

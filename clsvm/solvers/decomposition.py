@@ -7,19 +7,20 @@ Given:    products with the kernel matrix K (gram); the linear term q, the bound
 Returns:  coefficients b, gradients f = K b + q, offsets rho, and how the solve ended
 Stops:    KKT violation <= tol, relative duality gap <= gap_tol, max_iter SMO iterations, or max_time
 Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; ThunderSVM and oneDAL for working sets of half old and
-          half new rows; cuML for whole rows of K only where coefficients changed; LIBSVM for pairs in SMO (WSS 2)
+          half new rows; cuML, which computes whole rows of K only for rows whose coefficients changed; LIBSVM for the
+          choice of two coefficients in an SMO iteration (WSS 2)
 
     repeat until stopped (an outer iteration):
-        ws   <- half of the previous working set, and the rows with the largest violations  state.py
+        ws   <- half of the last working set, and the rows with the largest KKT violations  state.py
         Q    <- K(ws, ws); values among rows that stayed are copied from the previous Q     gram.tile, carry.cl
         b_ws <- solution of the dual over the coefficients of ws, by SMO                    subproblem_*.cl
-        f    <- f + K(., changed) delta, for the changes delta of the coefficients;         rowcache.cl, update.cl
-                rows of K that the row cache lacks are computed                             gram
-        if SMO converges slowly: move all free coefficients to their joint minimum          newton.py
+        f    <- f + K(., c) delta, for the rows c whose coefficients changed by delta;      rowcache.cl, update.cl
+                rows of K that are not in the row cache are computed                        gram
+        if SMO converges slowly: make a Newton step for all coefficients not at a bound     newton.py
 
 If it is less work, whole rows K(ws, .) are computed first, and Q is copied from them (kernel_rows.py). The host reads
-the KKT violation after every ``Profile.sync`` outer iterations (smo.py). K is usually in float32. b and f are in
-float64 or pairs of float32.
+the KKT violation each time after a number of outer iterations that depends on the device (smo.py). K is usually in
+float32. b and f are in float64 or pairs of float32.
 """
 
 from collections.abc import Iterator
@@ -279,17 +280,18 @@ class Solver(Loop):
 class Coupled(Solver):
     """Solve the dual of Crammer and Singer's multiclass SVM, which has coefficients b_pi for each class p and row i.
 
-    Solves:   minimise sum_p (1/2 b_p'K b_p + q_p'b_p),  lo <= b <= hi,  sum_p b_pi = 0 for every row i
-    Given:    products with the kernel matrix K; the linear term q_p and the bounds lo and hi of each class p
+    Solves:   minimise sum_p (1/2 b_p'K b_p + q_p'b_p),  lo_p <= b_p <= hi_p,  sum_p b_pi = 0 for every row i
+    Given:    products with the kernel matrix K; the linear term q_p and the bounds lo_p and hi_p of each class p
     Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 2.2 and 5.1, equation 4; Crammer and Singer 2002
 
-    The gradients are f_p = K b_p + q_p. The KKT violation of row i is
-    v_i = max {f_pi : b_pi > lo_pi} - min {f_pi : b_pi < hi_pi} over the classes p. The working set gets the rows with
-    the largest v_i, and serves all classes. An SMO iteration minimises over the coefficients b_pi of all classes p for
-    one row i.
+    b_p is the vector of the coefficients of class p. The gradients are f_p = K b_p + q_p. The KKT violation of row i is
+    v_i = max {f_pi : b_pi > lo_pi} - min {f_pi : b_pi < hi_pi} over the classes p. All classes have the same working
+    set, which gets the rows with the largest v_i. An SMO iteration chooses one row i, and minimises the dual over the
+    coefficients b_pi of this row for all classes p.
 
-    The class Selection chooses the working set from a fictitious problem without bias. In this problem, the gradient of
-    row i is -v_i, and the coefficient of row i is 0 and can only rise.
+    The class Selection, which chooses working sets, expects a dual problem with one coefficient for each row. It is
+    given a problem without a constraint on sums, in which the coefficient of row i is 0, its bounds are 0 and 1, and
+    its gradient is -v_i. The KKT violation of this coefficient is v_i.
     """
 
     def _other_bytes(self, W: int, real: int) -> int:

@@ -52,7 +52,7 @@ Rows = NDArray[np.intp]
 Requests = Sequence[Request | None]  # for each shard the arguments of its call, or None if it is not called
 Call = Callable[[str, Requests], list[Any]]
 WHOLE = 16  # W, the largest number of rows of a working set, is a multiple of WHOLE
-SHARE = 0.5  # share of the free memory for the rows of X of a working set and the kernel matrix among them
+SHARE = 0.5  # the rows of X in a working set and their kernel matrix may take this share of the free device memory
 PIECE = 1024  # number of support vectors that are sent at a time to a new shard, which computes gradients from them
 EXACT_BYTES = 64 << 20  # bytes of support vectors that are sent to the shards at a time in a float64 check
 
@@ -62,8 +62,8 @@ def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, mo
 
     rows, f, b: row numbers, gradients and coefficients of the candidates, (c,).
     least, most: smallest and largest derivative of the dual in each group of rows with a fixed sum of coefficients.
-    quota: largest number of candidates to choose. If a sum of coefficients is fixed, at most ``quota`` are chosen
-        whose coefficients should rise, and at most ``quota`` whose coefficients should fall.
+    quota: largest number of candidates to choose. If a sum of coefficients is fixed, the limit holds separately for
+        candidates whose coefficients should rise, and for candidates whose coefficients should fall.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
     right, left = certificate.one_sided_derivatives(f, b, lo, hi, problem.epsilon)
@@ -108,11 +108,10 @@ class WorkingSet:
         return W
 
     def solve(self, X: Data, numbers: Iterable[Vector], limits: Limits) -> tuple[Vector, int]:
-        """Solve the dual over a working set of rows X (w, d), at most W rows.
+        """Solve the dual over the w rows X (w, d) of a working set. w is at most the attribute W.
 
-        Return the coefficients of the rows, and the total number of SMO iterations of all calls so far.
-
-        numbers: gradients, coefficients, lower bounds and upper bounds of the rows.
+        Return the new coefficients of the w rows, and the number of SMO iterations that all calls so far have made.
+        ``numbers`` holds four arrays (w,) for the rows: gradients, coefficients, lower bounds and upper bounds.
         """
         stream, W, w = self.stream, self.W, X.shape[0]
         with stream.recycling(), stream.scratch():
@@ -232,7 +231,7 @@ class Sharded(Loop):
     def _step(self) -> None:
         before = self._steps
         self._solve()
-        # If no SMO iteration was made, the candidates come from outdated derivatives, so new ones are requested.
+        # If no SMO iteration was possible, request new candidates, which the shards find by up-to-date derivatives.
         if self._steps == before:
             self._request_candidates()
             self._solve()
@@ -280,7 +279,7 @@ class Sharded(Loop):
         self._candidates = self._call("step", [(one,) for one in changes])
 
     def _unchanged(self) -> list[Change]:
-        """Return for each shard a request (:class:`Change`) for candidates, which changes no coefficients."""
+        """Return for each shard a request for working-set candidates: a :class:`Change` without new coefficients."""
         made, stay = [], min(len(self._staying), self.W // 2)
         for i, staying in enumerate(split(self._staying, self._shards.sizes)):
             others = _extremes([one for k, one in enumerate(self._candidates) if k != i], self.problem.groups)
@@ -379,8 +378,9 @@ class Change(NamedTuple):
     staying
         rows of the shard that stay in the next working set, as row numbers in the shard.
     least, most
-        in the other shards, (groups,): smallest derivative of the dual among coefficients that can rise, and largest
-        among those that can fall. A group is the rows whose coefficients have one fixed sum, or all rows.
+        for each group, (groups,), the smallest derivative of the dual among the other shards' coefficients that can
+        rise, and the largest among their coefficients that can fall. A group is a set of rows whose coefficients must
+        keep their sum. Without such a constraint, all rows are one group.
     stay
         number of rows of all shards that stay in the next working set.
     computed
@@ -493,7 +493,7 @@ class Shard:
         """
         found = precision.measured(self.stream, self.gram.rows, self.kernel, self.X, self.plan)
         W, nbytes, after, reason = sizes(self.stream, self.gram, working_set, cache, n)
-        given = W, 0 if after else nbytes, reason  # after > 0: no cache, as it would save time only in a long solve
+        given = W, 0 if after else nbytes, reason  # no cache if it would save time only after ``after`` rows of K
         return ShardInfo(found.sizes, found.extent, *given, row_bytes(self.X), self.gram.rows.describe())
 
     def load(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:

@@ -12,26 +12,29 @@
 // In:
 //   indptr, indices, data    the rows x_i in CSR
 //   xx, uu                   squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
-//   block, line_of, mark     the rows y_u, as scatter.cl has written them (see below)
+//   block, line_of, mark     the rows y_u, as the kernels in scatter.cl have written them (see below)
 //   count                    count[0] is the number of rows of U
 //   dense, dense_columns     only with DENSE_COLUMNS: the densely stored columns of X, and their number
 //   rows                     only with LISTED: row r of the launch is row rows[r] of X. Otherwise it is row r of X.
 // Out:
 //   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
-// ``block`` consists of lines of UB values, one for each row y_u. Line 0 is zero. A feature j that occurs in any of the
-// rows y_u has a line of its own. All other features have line 0:
+// ``block`` consists of lines of UB values, one value for each row y_u. All values of line 0 are zero. A feature j that
+// has an entry in any of the rows y_u has a line of its own. All other features have line 0:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
-// ``mark`` is at least as large as all numbers of earlier blocks in line_of, so that these need not be cleared.
+// If feature j has a line of its own, line_of[j] is ``mark`` plus the number of this line. For any other feature,
+// line_of[j] may still have a number from an earlier block. ``mark`` is at least as large as every number from earlier
+// blocks. The formula then gives line 0, so line_of need not be cleared between blocks.
 // ELEMENTWISE: an element-wise kernel function is f(s) with s = sum_j e(x_i[j], y_u[j]), where e is a function of two
-// values. With zero(y) = sum_j e(0, y[j]), only the features j of the entries of x_i have to be read:
-//   s = zero(y_u) + sum_j (e(x_i[j], y_u[j]) - e(0, y_u[j])),   over the entries of x_i
+// values. With zero(y) = sum_j e(0, y[j]), only the features j that have an entry in x_i have to be read:
+//   s = zero(y_u) + sum_j (e(x_i[j], y_u[j]) - e(0, y_u[j])),   over the features j with an entry in x_i
 // For element-wise functions, uu[u] = zero(y_u) in place of the squared norm (zero_sums.mako).
 // DENSE_COLUMNS: further columns of X and U are stored densely, zeros included. The sums start with the terms of these
 // columns (dense_columns_simd.mako).
 // SYMMETRIC: X and U are the same rows. Blocks of values that follow by symmetry are left out, and carry.cl fills them
 // in.
-// Work-items: each takes V rows x_i, one after another, and multiplies each entry of a row by the UB values of a line.
-// At the end it transposes V x V blocks of sums, so that a vector has the values of one y_u and V consecutive rows i.
+// Work-items: each takes V rows x_i, one after another, where V is the length of a SIMD vector. A work-item multiplies
+// each entry of a row by the UB values of a line. At the end it transposes V x V blocks of sums, so that a vector has
+// the values of one row y_u and V consecutive rows x_i.
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,

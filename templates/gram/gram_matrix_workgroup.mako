@@ -30,9 +30,10 @@
 #define ALONG (GROUPS * V / WARP_ROWS)  // warps along the rows of X in a block of K
 #define X_FRAGMENTS (WARP_ROWS / FRAGMENT_ROWS)
 #define U_FRAGMENTS (WARP_VECTORS / FRAGMENT_VECTORS)
-// X_LINE and U_LINE are the numbers of vectors that local memory has for each feature of X and of U. A vector holds the
-// values of four rows. The last two vectors of a feature are padding, which shifts the next feature by 8 of the 32
-// memory banks. So a warp reads 8 rows of 4 features without a bank conflict.
+// In local memory, each feature takes X_LINE vectors for the rows of X, and U_LINE vectors for the rows of U. A vector
+// holds the values of the feature in four rows. The last two vectors of each feature are padding. Because of this
+// padding, each feature begins 8 banks after the feature before it, if local memory has 32 banks. The 32 values that a
+// warp of an NVIDIA GPU reads at a time belong to 8 rows and 4 features. These values lie in 32 different banks.
 #define X_LINE (GROUPS * NX + 2)
 #define U_LINE (BLOCKS * NY + 2)
 typedef float4 four;
