@@ -159,7 +159,7 @@ _GROUP = 64  # number of work-items of a work-group that assigns rows to cluster
 # A cluster of similar rows has a bit set of its nonzero columns. The words of _LANES such bit sets are interleaved.
 _LANES = 16
 EXCESS = 0.85  # estimated ratio: zeros stored by clusters of similar rows / zeros if sorted rows are cut into clusters
-# Rows are sorted before clustering if at most 1 / _CROSSING of all clusters of rows can be filled at the same time.
+# At most ACTIVE clusters take rows at a time. Rows are sorted first if there are at least _CROSSING * ACTIVE clusters.
 _CROSSING = 8
 _SAMPLE = 2048, 1 << 22  # the columns to sort by are chosen from a sample of about 2048 rows, at most 2^22 values
 _TELLING = 32  # largest number of columns by which rows are sorted

@@ -33,7 +33,7 @@ from clsvm.opencl.stream import ALIGNMENT
 
 
 class Product(NamedTuple):
-    """Describe a kind of product with K for which programs exist (PRODUCTS).
+    """Describe a kind of product with a kernel matrix K, for which OpenCL programs exist (PRODUCTS).
 
     K(X, U) is the kernel matrix between rows X and selected rows U, which are called right-hand rows. A panel is the
     buffer that holds the right-hand rows. A second panel may hold other selected rows R.
@@ -45,14 +45,16 @@ class Product(NamedTuple):
     tile
         True if the product computes K(U, U) or K(R, U), whose rows are all in panels. False if it computes K(X, U).
     simd
-        whether only CPUs use the product. Their kernels are in SIMD style.
+        whether only CPUs use the product. OpenCL kernels for CPUs are in SIMD style.
     layout
         the only layout that has the product, or None if all layouts have it.
     without
-        size classes of the right-hand rows U ("two", "few" or "many") for which the product has no program.
+        the numbers of right-hand rows U for which the product has no program, as words: "two" stands for at most 2
+        rows, "few" for 3 to 16 rows, and "many" for more.
     single
-        True if a kernel on a CPU computes the values of one lane group of X at a time. False if it may compute several
-        lane groups at a time. A lane group is V rows of X, whose values are stored interleaved.
+        True if an OpenCL kernel on a CPU computes the values of one lane group of X at a time. False if the OpenCL
+        kernel may compute several lane groups at a time. A lane group is V rows of X, whose values are stored
+        interleaved.
     """
 
     options: tuple[str, ...]
@@ -86,8 +88,9 @@ PRODUCTS = {
 def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: int = 0, shape: str = "many") -> Variant:
     """Return the program of a product (see PRODUCTS) for a kernel function, a layout ``kind`` and a dtype.
 
-    ``spec`` describes the kernel function. ``shape`` is the size class of the rows U in K(X, U): "two", "few" or "many"
-    (profiles.shape_class). Raises ValueError if the kernel function does not support the layout.
+    ``spec`` describes the kernel function. ``shape`` is a word for the number of rows U in K(X, U): "two" for at most 2
+    rows, "few" for 3 to 16 rows, and "many" for more. Raises ValueError if the kernel function does not support the
+    layout.
     """
     if kind not in layouts.names(spec):
         allowed = ", ".join(layouts.names(spec))
@@ -192,7 +195,7 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
 
 ROWS_EACH, FORTH, LINE = (
     4,  # ROWS_EACH: number of rows u for which a CPU's work-item or GPU's work-group sums K(x, u) over x, with weights
-    4,  # FORTH: a CPU's work-item sums K(x, u) over u, with weights, for this many OpenCL vectors of V rows x each
+    4,  # FORTH: a CPU's work-item sums weight * K(x, u) over u for FORTH * V rows x. An OpenCL vector holds V sums.
     16,  # LINE: number of rows x for which a GPU's work-group sums K(x, u) over u, with weights
 )
 
@@ -282,9 +285,10 @@ class Units:
 
         A warp is the work-items that run one instruction together. A fragment is a small matrix that a warp multiplies
         by one instruction. For each row of a fragment, several work-items hold partial sums of weighted kernel values.
-        The work-items write the partial sums to local memory, where the partial sums are added. This memory held
-        features of the rows before, which determine its size. If the memory is too small for the partial sums of all
-        fragments, the fragments are summed in several passes. The result is a warp's number of fragments in one pass.
+        The work-items write the partial sums to local memory, where the partial sums are added. Earlier in the same
+        OpenCL kernel, this local memory holds features of the rows, and its size is chosen for the features. If the
+        local memory is too small for the partial sums of all fragments of each warp, the fragments are summed in
+        several passes. The result is the number of fragments of each warp in one pass.
 
         ``lanes`` is V, the number of rows whose values are stored interleaved.
         """

@@ -29,8 +29,8 @@ _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).
 _DIGITS = 1e-3
 _CELLS = 1 << 18  # the host computes about this many terms e(x_j, y_j) of f(sum_j e(x_j, y_j)) at a time
 _SAMPLE = 500  # number of rows on which Kernel.check tests a kernel function
-# _STEPS has exponents s. Kernel.rounding computes K for <x,y> = (1 - 2 (eps / 2)^s) |x| |y|, with rounding error eps.
-_STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # exponents to test: 1000 for K of |x - y| alone, else 200
+# Kernel.rounding takes K at the cosines 1 - 2 (eps / 2)^s of angles, s in _STEPS: from 1 - eps (s = 1) to -1 (s = 0).
+_STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # exponents s: 1000 for K of |x - y| alone, else 200
 # Kernel.rounding tests rows whose squared norms are the products of _SIZES and the largest squared norm.
 _SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])
 
@@ -165,7 +165,8 @@ class Kernel:
         return cls(replace(user_spec(function, element, params), nonnegative=nonnegative), **params)
 
     def _check_numbers(self) -> None:
-        """Raise ValueError if an argument of OpenCL kernels, or e(0, 0) in K = f(sum_j e(x_j, y_j)), is not finite."""
+        """Raise ValueError unless all numbers that OpenCL code gets for the kernel function K, such as -gamma, are
+        finite. If K(x, y) = f(sum_j e(x_j, y_j)), raise ValueError also if e(0, 0) is not finite."""
         for number in self.numbers:
             if not math.isfinite(number):
                 given = ", ".join(f"{name}={value:g}" for name, value in self.params.items())
@@ -361,14 +362,14 @@ class Kernel:
     ) -> float:
         """Return an estimate r of rounding errors: K(x, y) has an error of at most r * ``eps``.
 
-        The sizes (:meth:`sizes`) of the rows x and y lie between ``least`` and ``size``, or are 0. ``least`` is None if
-        there is no lower limit. ``eps`` is the dtype's relative rounding error. K depends on inner products <a,b> of
-        these rows, or on a sum of e(x_j, y_j) over the features j. An inner product or sum has ``terms`` terms. Let
-        m = 1 + 0.75 * sqrt(terms). The error of <a,b> is about m * ``eps`` * |a| |b|. The error of the sum is about
-        max(4, m) * ``eps`` * ``size``. Underflow adds ``floor`` to both errors. K is computed at many points, which are
-        values of its inner products or of its sum. At each point, c is the change of K if these values change by their
-        errors. r is the largest max(c / ``eps``, min(2, m) * |K|) of all points. If K is finite at no point, r is inf.
-        """
+        The sizes (:meth:`sizes`) of the rows x and y are 0, or lie between ``least`` (None: no lower limit) and
+        ``size``. ``eps`` is the relative rounding error of the arithmetic. K is a function of inner products <a,b> of
+        these rows, or of a sum of e(x_j, y_j) over the features j. Inner products and sums have ``terms`` terms. Let
+        m = 1 + 0.75 * sqrt(terms). An inner product has an error of about m * ``eps`` * |a| |b|, and the sum an error
+        of about max(4, m) * ``eps`` * ``size``. Underflow adds ``floor`` to each error. K is evaluated on a grid of
+        possible inner products or sums. At a grid point, each inner product (or the sum) in turn is changed by its
+        error, and c is the sum of the absolute changes of K. r is the largest max(c / ``eps``, min(2, m) * |K|) of all
+        grid points. If K is finite at no grid point, r is inf."""
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
         # A function of |x - y| alone has its largest errors for rows of the largest norm, so no other norm is tested.
@@ -404,12 +405,10 @@ class Kernel:
     def evaluation(self, rows: Extent, others: Extent, dtype: str, d: int) -> Evaluation:
         """Return the largest errors of K(x, y) that arise when the expressions of K are evaluated in ``dtype``.
 
-        ``rows`` has the smallest and the largest size of a row x, and the smallest and the largest absolute value of
-        its entries. ``others`` has the same limits for the rows y. All rows have d features. For most kernel functions,
-        the size of a row is its squared norm. K is evaluated at a few sizes and entries between the limits. Inner
-        products and entries are rounded once to ``dtype`` before K is evaluated. The errors of computing inner products
-        are left to :meth:`rounding`.
-        """
+        ``rows`` has the smallest and the largest size of a row x, and the smallest and the largest absolute entry of a
+        row x. ``others`` has the same four numbers of rows y. Rows have d features. The size is usually the squared norm.
+        K is evaluated at a few sizes and entries between the limits. Before, inner products and entries are rounded to
+        ``dtype``. Errors of computing the inner products are left out: :meth:`rounding` estimates them."""
         if dtype == "float64":
             single = self.evaluation(rows, others, "float32", d)
             # Without overflow and underflow, the float64 error is the float32 error times the ratio of the two eps.
@@ -422,7 +421,7 @@ class Kernel:
         return self._evaluation(rows, others, dtype, d, np.longdouble)
 
     def _evaluation(self, rows: Extent, others: Extent, dtype: str, d: int, wide: type) -> Evaluation:
-        """Compute errors for :meth:`evaluation`: compare K in ``dtype`` with K in a type ``wide`` of larger range."""
+        """Return the errors of K in ``dtype``. Values that are computed in the wider type ``wide`` count as exact."""
         expression = self.spec.expression.tree
         if not self.spec.element:
             given = {**inner_products(rows, others, wide), **self.params}
@@ -452,7 +451,8 @@ class Kernel:
         return Evaluation(whole.largest, *errors, whole.out_of_range or terms.out_of_range)
 
     def _entry_error(self, high: float, eps: float) -> float:
-        """Return the largest error of e(x_j, y_j) in K = f(sum_j e(x_j, y_j)) if x_j = high has relative error eps."""
+        """Return the largest change of e(x_j, y_j) in K = f(sum_j e(x_j, y_j)) if x_j changes from high to
+        high * (1 - eps). The largest change is taken over several numbers y_j with |y_j| <= high."""
         farthest = 1 if self.spec.nonnegative else 2
         y = high * (1 - farthest * np.concatenate([[0.0], eps ** np.linspace(1, 0, 40)]))
         change = np.abs(self._element(high * (1 - eps), y) - self._element(high, y))

@@ -38,7 +38,7 @@ from clsvm.tasks import ONE_CLASS, TASKS
 Vector = NDArray[np.float64]
 # A Reduction is a function f(strips, n, k) that returns an array with a row for each of n samples.
 # The argument ``strips`` of a Reduction iterates over objects of class Strip, which cover all pairs of the k classes.
-# A Strip has the decision values of n samples for the pairs of one class with each class of a range of later classes.
+# A Strip has the decision values of n samples for the pairs (i, j) of one class i and all classes j > i of a range.
 Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]
 
 # Decision values of pairs of classes take at most MAX_BYTES bytes, and at most the memory limit divided by SHARE.
@@ -253,10 +253,11 @@ class KernelModel:
     def _host_sums(self, K: Data, groups: slice, problems: slice) -> Vector:
         """Return sums of coefficients times kernel values K (n, m), computed on the host.
 
-        K has the kernel values of n rows with the m training rows. ``groups`` selects c classes, and ``problems``
-        selects p rows of dual_coef. Row i * p + j of the result (c * p, n) has the sums over the support vectors of the
-        selected class i, with the coefficients in the selected row j. In a model without a problem for each pair of
-        classes, all support vectors count as one class. The sums of a row of K do not depend on the other rows of K,
+        K has the kernel values of n rows with the m training rows. ``groups`` selects c classes. A model with a problem
+        for each pair of classes (one-vs-one) groups its support vectors by class. In every other model, all support
+        vectors form one class, so c = 1. ``problems`` selects p rows of dual_coef. Row i * p + j of the result
+        (c * p, n) has a sum for each row of K. It is the sum over the support vectors of the selected class i, with the
+        coefficients in the selected row j of dual_coef. The sums of a row of K do not depend on the other rows of K,
         bit for bit.
         """
         cuts = np.cumsum([0, *(self.n_support if self.of_pairs else [len(self.support_vectors)])])

@@ -100,7 +100,11 @@ class Extremes(NamedTuple):
 
     @property
     def offset(self) -> Vector:
-        """Return for each coefficient its offset, which is the multiplier of the fixed sum, (entries,)."""
+        """Return an array (entries,) with the offset of each coefficient of all dual problems.
+
+        If the constraints of the dual problems fix sums of coefficients, the offset of a coefficient is the Lagrange
+        multiplier of the fixed sum that contains the coefficient. If no sum is fixed, all offsets are 0.
+        """
         return self.rho[self.group]
 
     def violating(self, tol: float) -> NDArray[np.bool_]:

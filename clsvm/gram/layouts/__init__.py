@@ -110,16 +110,17 @@ def unrestricted_plan(plan: Plan) -> Plan:
 def gathered_plan(plan: Plan, X: Data, limit: float = np.inf, free: bool = False) -> Plan:
     """Return ``plan`` with a layout for many kernel products, each of which uses only some of the rows X (n, d).
 
-    The layout is that of :func:`single_pass_plan`, except in two cases in which the layout is "csr":
+    A layout is a format in which a device stores rows. The returned layout is the layout that :func:`single_pass_plan`
+    returns for rows that are read only once. In two cases, the returned layout is "csr" instead:
 
-    - :func:`single_pass_plan` gives "dense", but the estimated cost of a kernel value in the layout "csr" is less than
-      SOONER times the cost in the layout "dense". Both costs come from the dictionary plan.whole. They include a share
-      of the cost of storing the rows.
+    - :func:`single_pass_plan` returns "dense", but the estimated cost of a kernel value in the layout "csr" is less
+      than SOONER = 0.8 times the cost in the layout "dense". The dictionary plan.whole has both costs. The costs
+      include a share of the cost of storing the rows.
     - ``plan`` has the layout "inverted", ``free`` is true, and no column of X is worth storing densely. ``free`` says
       that the user left the choice of the layout to the library.
 
-    If X is sparse and would take more than ``limit`` bytes as dense float64 rows, "dense" does not replace another
-    layout.
+    :func:`single_pass_plan` replaces some layouts by "dense". If X is sparse and would take more than ``limit`` bytes
+    as dense float64 rows, :func:`single_pass_plan` replaces these layouts by "csr".
     """
     other = single_pass_plan(plan, X, limit)
     sooner = plan.whole.get(CSR.name, np.inf) < SOONER * plan.whole.get(DENSE.name, 0.0)
