@@ -406,9 +406,9 @@ class Kernel:
         """Return the largest errors of K(x, y) that arise when the expressions of K are evaluated in ``dtype``.
 
         ``rows`` has the smallest and the largest size of a row x, and the smallest and the largest absolute entry of a
-        row x. ``others`` has the same four numbers of rows y. Rows have d features. The size is usually the squared norm.
-        K is evaluated at a few sizes and entries between the limits. Before, inner products and entries are rounded to
-        ``dtype``. Errors of computing the inner products are left out: :meth:`rounding` estimates them."""
+        row x. ``others`` has the same four numbers of rows y. Rows have d features. A row's size is usually its squared
+        norm. K is evaluated at a few sizes and entries between the limits, with inner products and entries rounded to
+        ``dtype``. The errors of computing inner products are left out, since :meth:`rounding` estimates them."""
         if dtype == "float64":
             single = self.evaluation(rows, others, "float32", d)
             # Without overflow and underflow, the float64 error is the float32 error times the ratio of the two eps.
@@ -421,7 +421,7 @@ class Kernel:
         return self._evaluation(rows, others, dtype, d, np.longdouble)
 
     def _evaluation(self, rows: Extent, others: Extent, dtype: str, d: int, wide: type) -> Evaluation:
-        """Return the errors of K in ``dtype``. Values that are computed in the wider type ``wide`` count as exact."""
+        """Return the largest errors of K in ``dtype``. Values computed in the wider type ``wide`` count as exact."""
         expression = self.spec.expression.tree
         if not self.spec.element:
             given = {**inner_products(rows, others, wide), **self.params}
