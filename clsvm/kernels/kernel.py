@@ -29,7 +29,7 @@ _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).
 _DIGITS = 1e-3
 _CELLS = 1 << 18  # the host computes about this many terms e(x_j, y_j) of f(sum_j e(x_j, y_j)) at a time
 _SAMPLE = 500  # number of rows on which Kernel.check tests a kernel function
-# Kernel.rounding takes K at the cosines 1 - 2 (eps / 2)^s of angles, s in _STEPS: from 1 - eps (s = 1) to -1 (s = 0).
+# Kernel.rounding tests angles of x and y with cosine 1 - 2 (eps / 2)^s, s in _STEPS: 1 - eps if s = 1, -1 if s = 0.
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # exponents s: 1000 for K of |x - y| alone, else 200
 # Kernel.rounding tests rows whose squared norms are the products of _SIZES and the largest squared norm.
 _SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])
@@ -406,9 +406,9 @@ class Kernel:
         """Return the largest errors of K(x, y) that arise when the expressions of K are evaluated in ``dtype``.
 
         ``rows`` has the smallest and the largest size of a row x, and the smallest and the largest absolute entry of a
-        row x. ``others`` has the same four numbers of rows y. Rows have d features. A row's size is usually its squared
-        norm. K is evaluated at a few sizes and entries between the limits, with inner products and entries rounded to
-        ``dtype``. The errors of computing inner products are left out, since :meth:`rounding` estimates them."""
+        row x. ``others`` has the corresponding four numbers for rows y. Rows have d features. The size of a row is
+        usually its squared norm. K is evaluated at a few sizes and entries between the limits, with inner products and
+        entries rounded to ``dtype``. Errors of computing inner products are left out: :meth:`rounding` estimates them."""
         if dtype == "float64":
             single = self.evaluation(rows, others, "float32", d)
             # Without overflow and underflow, the float64 error is the float32 error times the ratio of the two eps.
