@@ -408,7 +408,7 @@ class Kernel:
         ``rows`` has the smallest and the largest size of a row x, and the smallest and the largest absolute entry of a
         row x. ``others`` has the corresponding four numbers for rows y. Rows have d features. The size of a row is
         usually its squared norm. K is evaluated at a few sizes and entries between the limits, with inner products and
-        entries rounded to ``dtype``. The errors of computing inner products are estimated by :meth:`rounding` instead."""
+        entries rounded to ``dtype``. Errors of computing inner products are estimated by :meth:`rounding` instead."""
         if dtype == "float64":
             single = self.evaluation(rows, others, "float32", d)
             # Without overflow and underflow, the float64 error is the float32 error times the ratio of the two eps.
