@@ -13,22 +13,25 @@
 //   B[p][k]    the coefficient of row k in problem p
 //   F[p][k]    its gradient, minus a number that is the same in all problems and so does not change violations
 //   U[p][k]    0 if the coefficient is below its upper bound, else infinity
-//   D[p]       the change of B[p][j] in the previous iteration, which changed the coefficients of a row j
+//   D[p]       the change of B[p][j] in the previous iteration. Row j is the row that the previous iteration changed.
 // ``state`` is the memory of F, U and D. ``delta`` is the memory of B until the end of the solve.
 // Work-items: one work-group of WG items. Item l takes the rows l, l + WG, ... of the working set. Consecutive items
 // read consecutive addresses.
 // An SMO iteration has three steps:
 //   1. Update each F[p][k] for the previous iteration: add D[p] * Q[j][k]. Compute for each row k the difference
-//        max_p F[p][k] - min_p (F[p][k] + U[p][k])
+//      top - m of two numbers:
+//        top = max_p F[p][k],   m = min_p (F[p][k] + U[p][k])
 //   2. Find the row i with the largest violation.
 //   3. Find the best coefficients of row i in all problems (row_threshold.cl).
-// The violation of row k is M - m by definition. M is the largest F[p][k] among the problems p in which B[p][k] is
-// above its lower bound. m is the smallest F[p][k] among the problems p in which B[p][k] is below its upper bound.
-// The computed maximum also includes coefficients at their lower bounds. The difference is nevertheless max(M - m, 0),
-// and a row with M - m <= 0 is optimal. The reason: let C be the penalty of row k. The lower bound is -C in each
-// problem. The upper bound is C in the problem of the row's class, and 0 in all other problems. Suppose that a
-// coefficient of the row is at its lower bound -C, in a problem r. All other coefficients of the row are then at their
-// upper bounds, because the sum is 0. So m is F[r][k], and the computed maximum is max(M, m).
+// So m is the smallest F[p][k] among the problems p in which B[p][k] is below its upper bound. By definition, the
+// violation of row k is M - m. M is the largest F[p][k] among the problems p in which B[p][k] is above its lower bound.
+// A row with M - m <= 0 is optimal.
+// The numbers top and M can differ, because top includes the coefficients at their lower bounds. Let C be the penalty
+// of row k. The lower bound of its coefficients is -C in each problem. The upper bound is C in the problem of the row's
+// class, and 0 in all other problems. Suppose that the row has the coefficient -C in a problem r. The row's other
+// coefficients are then at their upper bounds, because the sum of all its coefficients is 0. So m is F[r][k], and top
+// is max(M, m). If no coefficient of the row is at its lower bound, top is M, and M >= m. In both cases, top - m is
+// max(M - m, 0): the violation of the row if it is positive, and otherwise 0.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
 // also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(

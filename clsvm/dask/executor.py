@@ -195,11 +195,12 @@ class OnWorkers:
         return self._actors[address][1]
 
     def _receive(self, i: int, call: Any) -> Any:
-        """Wait for the reply of part i, and return the reply.
+        """Wait for the reply to a request that was sent to part i, and return the reply.
 
-        call: the future of the reply, from :meth:`_send`. None if the worker could not be reached.
+        A part is an object on a Dask worker that stores some of the training rows and computes with them. Return a
+        :class:`Lost` object in place of the reply if the worker of part i is lost, or if ``call`` is None.
 
-        Return :class:`Lost` if the part's worker is lost, or if ``call`` is None.
+        call: the future of the reply, as :meth:`_send` returned it. None if :meth:`_send` could not reach the worker.
         """
         while call is not None:
             try:

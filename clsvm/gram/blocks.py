@@ -57,9 +57,9 @@ BLOCK = 256 << 20  # largest size in bytes of a block of rows of X, unless a sol
 UNIFIED, COPIED = 2 << 20, 64 << 20
 MIN_ROWS = 1280  # blocks of this many rows may exceed UNIFIED bytes, since with fewer rows some cores would idle
 ONE, TWO, COPY = (
-    1.1,  # ONE: a pass over X takes ONE times the memory of one block of rows, if one block is copied at a time
-    3,  # TWO: a pass over X takes TWO times the memory of one block: one block in use, the next one, temporary buffers
-    5,  # COPY: on a device with its own memory, a pass over X takes COPY times the memory of one block of rows
+    1.1,  # ONE: a pass over X takes 1.1 times the bytes of a block of rows, if one block is in memory at a time
+    3,  # TWO: a pass over X takes 3 times the bytes of a block of rows, if a second block is copied during computations
+    5,  # COPY: a pass over X takes 5 times the bytes of a block of rows, if the device has its own memory
 )
 ROW_OVERHEAD = 16  # bytes for a row's squared norm and for its place in the order in which the device stores rows
 UNEVEN = 1.5  # a block of s sparse rows is shortened if it has more than UNEVEN * s * (mean entries per row) entries
@@ -96,6 +96,8 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
 class Streamed:
     """Copy the rows X (n, d) to the device, one block of rows after another. X is dense or CSR, perhaps memory-mapped.
 
+    A pass over X copies each block once.
+
     ``plan`` says in which layout the device stores the rows, such as "dense" or "csr". ``dtype`` is the dtype of the
     stored values. ``row_extra`` is the number of bytes that the caller allocates for each row of a block.
 
@@ -106,14 +108,15 @@ class Streamed:
     Attributes
     ----------
     single
-        plan with the layout in which :meth:`gathered` stores rows. Blocks have this layout too if ``arrangement`` is
-        None.
+        plan by which :meth:`gathered` stores rows of X that the caller selects. If ``arrangement`` is None, blocks are
+        stored by this plan too.
     arrangement
         the order of the rows in the layout "clustered", or None if the blocks keep the order of X.
     step
         largest number of rows of a block.
     slices
-        the rows of each block, as a slice of all rows in the order of ``arrangement``, or in the order of X.
+        the rows of each block, as a slice of all n rows. The rows are counted in the order of ``arrangement``, or in
+        the order of X if ``arrangement`` is None.
     share
         largest number of bytes of device memory that a pass over X takes.
     near
@@ -461,7 +464,7 @@ class BlockGram(Operator):
                 made.fetched.ids = np.sort(self._longest[:capacity])
                 made.fetched.gram = self._fetch(made.fetched.ids)
             if square:
-                # Make this buffer last, because panels share it: a later error in this ``with`` block would free it.
+                # Make the cached buffer last, so that no error in this ``with`` block can free a buffer in the cache.
                 self._few.slot(made.capacity)
         return made
 
@@ -516,14 +519,16 @@ class BlockGram(Operator):
     def _gather(
         self, panel: Panel, gram: Gram, ids: NDArray[Any], wanted: NDArray[Any], count: Buffer, fresh: bool = True
     ) -> None:
-        """Copy rows of X from a device copy into ``panel``, the device buffer of the rows U of products K(X, U).
+        """Copy rows of X into ``panel``, the device buffer of the rows U of products K(X, U).
 
-        The panel has a place for each row of U. ``wanted`` holds the row number in X for each place, or -1 for a zero
-        row. The device buffer ``count`` holds the number of places in use.
+        The rows come from a copy of some rows of X on the device. ``gram`` computes kernel values of the rows in this
+        device copy. ``ids`` holds the row numbers in X of the rows in the device copy, ascending.
 
-        ``gram`` is the kernel operator of the device copy, and ``ids`` holds the row numbers in X of the copied rows,
-        ascending. If the device copy lacks the row of a place, ``fresh`` says what happens to this place: it becomes
-        zero if ``fresh`` is true, and is left unchanged if ``fresh`` is false.
+        The panel has a place for each row of U. ``wanted`` holds for each place the number of the wanted row of X, or
+        -1 for no row. The device buffer ``count`` holds the number of places in use.
+
+        A place is skipped if its number in ``wanted`` is -1, or if the device copy does not have the wanted row. If
+        ``fresh`` is false, a skipped place keeps its contents. If ``fresh`` is true, its contents may be set to zero.
         """
         index = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
         at = np.where(ids[index] == wanted, gram.rows.position[index], np.int32(-1))

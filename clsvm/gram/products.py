@@ -320,7 +320,7 @@ class Gram(Operator):
         """Copy the rows of X at the positions rows[0 .. count - 1] into a panel, the buffer of the rows U of K(X, U).
 
         If X is stored in CSR, the panel must have room for the entries of the copied rows. If ``fresh`` is true, the
-        rest of the panel becomes zero. If it is false, rows that other Grams copied into the panel remain.
+        rest of the panel may become zero. If it is false, rows that other Grams copied into the panel remain.
         """
         self.reader.gather(panel, rows, count, fresh)
 

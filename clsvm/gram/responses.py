@@ -41,11 +41,11 @@ PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANE
 MIN_PANEL = 512  # a buffer that is not kept between predictions holds at least 512 support vectors if memory allows
 ALL = slice(None)  # select every group of support vectors
 # Kernel values are summed over each group of support vectors separately.
-# For large batches of dense rows, one launch computes the sums over SECTIONS or more groups of support vectors.
-# For large batches, the sums over fewer than SECTIONS groups of support vectors need one launch for each group.
+# With SECTIONS or more groups of support vectors and dense rows to predict, one launch computes a sum for each group.
+# If there are fewer than SECTIONS groups, LoadedPanel.add launches an OpenCL kernel for each group of support vectors.
 SECTIONS = 16
 # For large batches, the coefficients of support vectors are copied to the device in parts of up to WEIGHTS bytes.
-# If the coefficients of a single group of support vectors take more than WEIGHTS bytes, they are copied as one part.
+# If one group of support vectors in a buffer has more than WEIGHTS bytes of coefficients, they are copied together.
 WEIGHTS = 8 << 20
 ROW_OVERHEAD = 24  # bytes for a row's squared norm and for its place in the order in which the device stores rows
 MAX_BATCH = 64  # largest number of rows in a small batch, a multiple of V (rows that a kernel processes together)

@@ -96,9 +96,11 @@ class TileSizes(NamedTuple):
         """Return the sizes in bytes of the five buffers of :class:`DeviceTiles`.
 
         Three buffers hold the tile C of results and the tiles M and X of operands. A product C[u][i] += <x_i, y_u>
-        reads the vectors x_i from X. The vectors y_u are rows or columns of M or C. Before the product, they are copied
-        to the fourth buffer. The product's OpenCL kernel also has arguments for the squared norms of rows. This product
-        does not depend on norms, so the fifth buffer, which is passed for the norms, holds zeros.
+        reads the vectors x_i from X. The vectors y_u are rows or columns of M. In :meth:`DeviceTiles.factor`, they are
+        parts of columns of C that are computed already. Before the product, they are copied to the fourth buffer.
+
+        The product's OpenCL kernel also has arguments for the squared norms of rows. This product does not depend on
+        norms, so the fifth buffer, which is passed for the norms, holds zeros.
         """
         numbers = self.t * self.ld, self.t * self.ld, self.pad * self.t, self.strip * self.t, max(self.pad, self.strip)
         return [np.dtype(dtype).itemsize * number for number in numbers]

@@ -65,7 +65,7 @@ class Survey(NamedTuple):
     Attributes
     ----------
     plan
-        layout: the storage format of the rows on the devices.
+        how the devices store the rows: the format, such as dense or CSR, and the vector subtracted from each row.
     finest
         most precise dtype that all devices have.
     device
@@ -151,11 +151,13 @@ class Rows(ABC):
     def formulate(self, kernel: Kernel, centers: Centers, options: Options, penalty: float) -> tuple[str, ...]:
         """Choose the storage format of the rows, make the preconditioner, and return the dtypes for the solves.
 
-        A solve begins in the first returned dtype. If it stalls, it continues in the second. The first dtype is
-        ``options.dtype``. The second dtype is the most precise dtype of the devices, unless it is the first. If the
-        devices have float64, float32 is left out in two cases: the kernel matrix of the inducing points is
-        ill-conditioned, or intermediate values of the kernel function leave the range of float32.
+        The returned tuple has one or two dtypes. A solve begins in the first dtype. If the solve stalls, it continues
+        in the second dtype. The first dtype is ``options.dtype``, and the second is the most precise dtype that all
+        devices have. If both are the same, the tuple has one dtype. In two other cases, the tuple has only the most
+        precise dtype: the kernel matrix of the inducing points is ill-conditioned, or intermediate values of the kernel
+        function leave the range of ``options.dtype``.
 
+        centers: the inducing points.
         penalty: the smallest penalty of all tasks. A task is a loss with targets, weights and a penalty.
 
         Raises ValueError if the kernel matrix of the inducing points is not finite or not positive semi-definite. Also

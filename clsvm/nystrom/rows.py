@@ -27,7 +27,7 @@ from clsvm.losses import Loss
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
-# The largest |target - offset| of an output is raised to MIN_DEVIATION * max(|target|, |offset|) if it is smaller.
+# For each output, the largest |target - offset| counts as at least MIN_DEVIATION * the largest |target| or |offset|.
 MIN_DEVIATION = 1e3 * float(np.finfo(np.float64).eps)
 MAX_BLOCKS, MIN_ROWS = 16, 1024  # for a list of devices: limits of the number of blocks, and of the rows of a block
 
@@ -136,7 +136,7 @@ class InducingPoints(NamedTuple):
     kernel
         kernel function.
     plan
-        layout: the storage format of the rows X on the device.
+        how the device stores the rows X: the format, such as dense or CSR, and the vector subtracted from each row.
     dtype
         dtype of the products.
     k
@@ -165,8 +165,8 @@ class RowBlock:
     cross
         object that computes products with K(X, C).
     more_precise
-        function that returns an object for products with K(X, C) in the most precise dtype, or None if ``cross`` has
-        this dtype.
+        function without arguments, which returns an object for products with K(X, C) in the most precise dtype of the
+        devices. The argument ``more_precise`` is None if ``cross`` already computes in this dtype.
     task
         default task of the block: :meth:`begin_task` begins this task if it is called with ``task=None``.
 

@@ -127,7 +127,7 @@ class Stream:
         with self._runtime_call("no further queue"):
             queue = cl.CommandQueue(self._context, self._device)
         other = Stream(queue, self.limit, self.profile)
-        # The second stream gets the limit of the first, so that error messages of both streams name the same limit.
+        # Both streams have the same memory limit, in bytes, so that error messages of both streams name the same limit.
         # Count all of this limit except ``nbytes`` bytes as allocated already, so that ``nbytes`` bytes remain free.
         other.charge(start)
         # List all caches in ``reads``, because a stream that lacks memory empties the caches that are not in ``reads``.

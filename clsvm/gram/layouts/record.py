@@ -497,23 +497,25 @@ class Layout(ABC):
 
     @abstractmethod
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
-        """Return the OpenCL text and -D options of the kernel gram, which computes K(X, U).
+        """Return the text and the -D options of an OpenCL kernel, named gram, that computes K(X, U).
 
-        X are rows of d features in this layout. If ``of_panel`` is true, the product is K(U, U) instead.
+        X are rows of d features in this layout. If ``of_panel`` is true, the kernel computes K(R, U) instead, for rows
+        R and U that are selected from X. R and U may be the same rows. ``spec`` describes the kernel function K.
+        ``shape`` is the size class of U: "two", "few" or "many" rows (profiles.shape_class).
 
-        The kernel's parameters are, in order:
+        A lane group is V rows of X, which are computed side by side. The OpenCL kernel has these parameters, in order:
 
-        - the index of the first lane group, which is V rows of X;
-        - the number of lane groups;
-        - the row of X that belongs to column 0 of the output;
+        - the index of the first lane group, and the number of lane groups;
+        - the number of the row of X whose kernel values have index 0 in the output;
         - the numbers and buffers in Launch.arguments;
-        - the macros STORE_PARAMETERS, UPDATE_PARAMETERS (templates/gram/epilogue.mako) and KERNEL_PARAMETERS
-          (kernel_function.mako).
+        - the parameters that the macros STORE_PARAMETERS, UPDATE_PARAMETERS and KERNEL_PARAMETERS define.
 
-        Three macros configure the text: V; UB, the number of rows in a block of U (:meth:`width`); and INDEX, the type
-        of a column number (:func:`options`). Further macros, such as STORE and UPDATE (programs.PRODUCTS), say where
-        the values of K go. The templates finish_*.mako read these macros. The macro SECTIONS divides U into ranges of
-        rows. A kernel that supports SECTIONS must begin its body with the macro SECTION.
+        The caller adds -D options that define further macros, which the text reads:
+
+        - V; UB, the number of rows in a block of U (:meth:`width`); and INDEX, the type of a column number;
+        - STORE to store the values of K; UPDATE to add their weighted sums to an array (programs.PRODUCTS);
+        - SECTIONS to add up the values of K separately over several ranges of the rows U. A kernel that supports
+          SECTIONS must begin its body with the macro SECTION.
         """
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
