@@ -344,11 +344,13 @@ def describe(X: Data) -> ChunkInfo:
 def take(
     X: Data, indices: NDArray[np.intp], weights: Any = None, weighted: bool = False
 ) -> tuple[Data, NDArray[np.intp]]:
-    """Return the selected rows of the chunk X, and their indices among all rows of X.
+    """Return the selected rows of the chunk X, and the index in X of each selected row.
 
-    indices: positions of the selected rows among all rows of X, counted from 0.
+    indices: numbers of the rows to select, counted from 0 over all rows of X, and returned unchanged. If ``weighted``
+        is true and ``weights`` is given, ``indices`` count only the rows with positive weight. For example, number 0
+        then selects the first row with positive weight. The returned indices count all rows of X in either case.
     weights: weights of the rows of X, or None.
-    weighted: if true, and ``weights`` is given, ``indices`` are positions among the rows with positive weight instead.
+    weighted: whether ``indices`` count only the rows with positive weight, if ``weights`` is given.
     """
     if weighted and weights is not None:
         indices = np.flatnonzero(checks.read_weights(weights, X) > 0)[indices]
@@ -370,10 +372,12 @@ def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int 
 def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
     """Return four numbers about a chunk's rows X (n, d), from which rounding errors of kernel values are bounded.
 
-    Two numbers are the largest and the smallest nonzero squared norm of a row. For an element-wise kernel function,
-    K(x, y) = f(sum_j e(x_j, y_j)), an estimate of the largest |sum_j e(x_j, y_j)| replaces the squared norm of x. The
-    other two numbers are the largest and the smallest nonzero absolute entry of X. They are 0 for kernel functions that
-    are not element-wise.
+    The first two numbers are the largest and the smallest nonzero size of a row. The size of a row is usually its
+    squared norm. An element-wise kernel function is K(x, y) = f(sum_j e(x_j, y_j)) with functions f and e of numbers.
+    For such a function, the size of a row x is an estimate of the largest |sum_j e(x_j, y_j)| over all rows y.
+
+    The last two numbers are the largest and the smallest nonzero absolute entry of the rows if the kernel function is
+    element-wise. For other kernel functions, the last two numbers are 0.
 
     plan: storage format of the rows on the device. The vector plan.centre is subtracted from each row first.
     """

@@ -20,8 +20,9 @@ _TRIAL_ROWS = 20  # a kernel function is tried on this many rows before a fit
 Vector = NDArray[np.float64]
 Indices = NDArray[np.intp]
 _LARGEST = 1e100  # largest target, and largest sum of the coefficients' bounds, so that their squares do not overflow
-# New releases of scikit-learn refuse weights that are all 0, unless the argument allow_all_zero_weights is true.
-# If scikit-learn has allow_all_zero_weights, it is set, and the function weights_of refuses weights that are all 0.
+# New releases of scikit-learn raise an error if all weights are 0, unless allow_all_zero_weights=True is passed.
+# clsvm passes allow_all_zero_weights=True to scikit-learn's check of weights if the check has this argument.
+# If all weights are 0, the error is raised by clsvm's function weights_of, and not by scikit-learn's check.
 _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).parameters.keys()
 
 

@@ -41,8 +41,8 @@ class Measures(NamedTuple):
     Attributes
     ----------
     sizes
-        (n,) the squared norm of each row. For element-wise kernel functions, K(x, y) = f(sum_j e(x_j, y_j)), it is
-        instead an estimate of how large the sum over j becomes (Kernel.sizes).
+        (n,) the squared norm of each row. For an element-wise kernel function, K(x, y) = f(sum_j e(x_j, y_j)), the
+        number of row x is instead an estimate of the largest |sum_j e(x_j, y_j)| over all rows y (Kernel.sizes).
     high
         (n,) the largest absolute entry of each row for element-wise kernel functions; (0,) for others.
     low
@@ -134,12 +134,13 @@ class Scales(NamedTuple):
     double
         largest error of a kernel value in float64, in units of float64's eps.
     sizes
-        (n,) the squared norm of each row. For element-wise kernel functions, K(x, y) = f(sum_j e(x_j, y_j)), it is
-        instead an estimate of how large the sum over j becomes (Measures.sizes). None for a precomputed kernel.
+        (n,) the squared norm of each row. For an element-wise kernel function, K(x, y) = f(sum_j e(x_j, y_j)), the
+        number of row x is instead an estimate of the largest |sum_j e(x_j, y_j)| over all rows y (Measures.sizes).
+        ``sizes`` is None for a precomputed kernel.
     extent
-        four numbers: the largest and the smallest nonzero number in ``sizes``, and the largest and the smallest nonzero
-        absolute entry of the rows. Both entries are 0 unless the kernel function is element-wise. None for a
-        precomputed kernel.
+        four numbers. The first two are the largest and the smallest nonzero number in ``sizes``. For an element-wise
+        kernel function, the last two are the largest and the smallest nonzero absolute entry of the rows. For other
+        kernel functions, the last two are 0. ``extent`` is None for a precomputed kernel.
     """
 
     in_dtype: float

@@ -27,8 +27,10 @@ Hessian with respect to b is about ((sqrt c + 1) / (sqrt c - 1))^2 (Marchenko an
 :func:`sampled` chooses s.
 
 Sums in place of B. B' D B equals T^-T G T^-1 with the sum G = K(S, C)' D K(S, C) over the sampled rows. For large s,
-T^-T G T^-1 takes half of the multiply-adds of B' D B. The rounding errors of T^-T G T^-1 grow with the condition number
-of K(C, C). After a call of :meth:`Preconditioner.sample_sums`, A is computed from G.
+computing T^-T G T^-1 takes half as many multiply-adds as computing B and then B' D B. The reason is that B is the
+solution of a triangular system with s right-hand sides, which takes as many multiply-adds as B' D B. The rounding
+errors of T^-T G T^-1 grow with the condition number of K(C, C). After a call of :meth:`Preconditioner.sample_sums`, A
+is computed from G.
 
 Singular K(C, C). K(C, C) is singular up to rounding if, for example, two inducing points are equal. A Cholesky factor
 of the whole matrix would then have rows that are only rounding errors. Therefore a Cholesky factorisation with pivots
@@ -57,8 +59,9 @@ Values = Callable[[slice], NDArray[np.floating]]
 # JITTER: number added to the diagonal of the m inducing points' kernel matrix, in units of eps * m * mean diagonal.
 # GROWTH: after a failed Cholesky factorisation with pivots, its tolerance for zero pivots grows by this factor.
 JITTER, GROWTH = 4.0, 10.0
-# A Cholesky pivot counts as zero up to a tolerance, which is at most MAX_PIVOT_TOL times the mean diagonal entry.
-# MAX_PIVOT_TOL_64 limits the tolerance for zero pivots in place of MAX_PIVOT_TOL if the devices have float64.
+# A Cholesky pivot counts as zero if it is at most a tolerance, which is relative to the matrix's mean diagonal entry.
+# MAX_PIVOT_TOL: largest relative tolerance for zero pivots of a Cholesky factorisation if the devices lack float64.
+# MAX_PIVOT_TOL_64: largest relative tolerance for zero pivots of a Cholesky factorisation if the devices have float64.
 # If a Cholesky factorisation fails even with the largest tolerance for zero pivots, the matrix counts as indefinite.
 MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
 SINGULAR = 1e10  # if the inducing points' kernel matrix has a larger condition number, points may be left out
@@ -87,7 +90,10 @@ PROBED = 512  # number of inducing points from which the effective dimension is 
 
 
 class Spectrum(NamedTuple):
-    """Hold two estimates by which :func:`sampled` chooses the preconditioner's number of sampled rows, and their use.
+    """Hold two estimates about the kernel matrix of a model's inducing points.
+
+    From them, :func:`sampled` chooses how many rows of the fit the preconditioner samples, and whether the matrix A'A
+    is computed as a sum over the sampled rows.
 
     K (m, m) is the kernel matrix of the m inducing points. A'A is the matrix of which :meth:`Preconditioner.weigh`
     computes the Cholesky factor A.
@@ -98,7 +104,7 @@ class Spectrum(NamedTuple):
         rounding error of A'A if A'A is computed as a sum over sampled rows (:meth:`Preconditioner.sample_sums`). The
         error is divided by the penalty. If ``noise`` is infinity, A'A is not computed as a sum.
     dimension
-        effective dimension tr(K (K + penalty m I)^-1), or infinity if it was not computed.
+        effective dimension tr(K (K + penalty m I)^-1), or infinity if the effective dimension was not computed.
     """
 
     noise: float = np.inf
@@ -268,20 +274,22 @@ class Preconditioner:
         return NOISE * float(np.finfo(np.float64).eps) * self.rank * self.size * self.condition
 
     def spectrum(self, penalty: float, n: int) -> Spectrum:
-        """Return two estimates, ``noise`` and ``dimension``, by which :func:`sampled` chooses the sample from n rows.
+        """Return two estimates by which :func:`sampled` chooses how many of n rows to sample, and how to use them.
 
         Sampled rows are used in one of two ways. :meth:`sample` stores a matrix B, which is computed from the kernel
         values of these rows. After :meth:`sample_sums`, each call of :meth:`weigh` computes a sum over these rows.
 
-        ``noise`` of the result is the estimated rounding error of the sum, divided by the penalty. In two cases,
-        ``noise`` of the result is infinity, so that B is chosen. In the first case, B can be in float32. B is then as
-        fast as the sum. In the second case, the kernel matrix of the inducing points was factored with pivots. The
-        matrix is then so ill-conditioned that the rounding error of the sum can exceed the estimate.
+        By ``noise`` of the result, :func:`sampled` chooses between B and the sum. ``noise`` is the estimated rounding
+        error of the sum, divided by the penalty. In two cases, ``noise`` is infinity, so that B is chosen. In the first
+        case, B can be in float32, and then takes no more time than the sum. In the second case, the kernel matrix of
+        the inducing points was factored with pivots. The matrix is then so ill-conditioned that the rounding error of
+        the sum can exceed the estimate.
 
-        ``dimension`` is the effective dimension of the inducing points' kernel matrix. It is computed for at most
-        PROBED evenly spaced points, and for every second of these points. From both results, the dimension for all
-        points is extrapolated as a power of the number of points. If n times the squared number of points is less than
-        SMALL_WORK, ``dimension`` is not computed, but set to infinity.
+        By ``dimension`` of the result, :func:`sampled` chooses how many rows to sample. ``dimension`` is the effective
+        dimension of the inducing points' kernel matrix. It is computed for at most PROBED evenly spaced points, and for
+        every second of these points. From both results, the dimension for all points is extrapolated as a power of the
+        number of points. If n times the squared number of points is less than SMALL_WORK, ``dimension`` is not
+        computed, but set to infinity.
         """
         noise = np.inf if self._single(penalty) or self.pivots is not None else self.noise / penalty
         q = min(self.rank, PROBED)
@@ -326,12 +334,12 @@ class Preconditioner:
         self._factors, self._diagonal_A = factors, factors.diagonal().copy()
 
     def _gram_of_sums(self, values: Values, scale: Vector) -> Vector:
-        """Compute T^-T G T^-1 in the lower triangle of the factors' buffer, and return the buffer.
+        """Compute the lower triangle of T^-T G T^-1 in the array ``self._factors`` (r, r), and return the array.
 
         G is the sum of D_i k_i k_i' over the s sampled rows i. k_i (r,) are the kernel values between row i and the r
         inducing points, D_i is the weight of row i, and ' transposes. T is the upper triangular Cholesky factor of the
-        inducing points' kernel matrix T'T. The buffer keeps T above its diagonal. LAPACK's routine sygst multiplies G
-        by T^-T and T^-1.
+        inducing points' kernel matrix T'T. LAPACK's routine sygst multiplies G by T^-T and T^-1. The array keeps the
+        entries of T above the diagonal. The diagonal of T is kept in ``self._diagonal_T``.
 
         values: function that returns the kernel values of a slice of the sampled rows.
         scale: square roots of the weights D_i, (s,).
@@ -350,12 +358,13 @@ class Preconditioner:
         return factors
 
     def _gram_of_points(self, scale: Vector) -> Vector:
-        """Compute T D T' in the lower triangle of the factors' buffer, and return the buffer.
+        """Compute the lower triangle of T D T' in the array ``self._factors`` (m, m), and return the array.
 
-        T is the Cholesky factor of the inducing points' kernel matrix T'T. The upper triangle of the same buffer holds
-        T.
+        D is the diagonal matrix of the weights of the m inducing points. T is the upper triangular Cholesky factor of
+        the kernel matrix T'T of these points. The array keeps the entries of T above the diagonal. The diagonal of T is
+        kept in ``self._diagonal_T``.
 
-        scale: square roots of the weights D of the inducing points, (m,).
+        scale: square roots of the weights of the inducing points, (m,).
         """
         factors = self._factors
         for done, following in _blocks(self.rank):  # T stays above the diagonal; write (T diag(scale))' below it
@@ -390,7 +399,7 @@ class Preconditioner:
         return sums if in_float64 else factors
 
     def _set_lower(self, G: NDArray[np.floating]) -> None:
-        """Copy the lower triangle of G (r, r), with its diagonal, to the factors' buffer, block by block."""
+        """Copy the lower triangle of G (r, r), with G's diagonal, to the array ``self._factors``, block by block."""
         factors = self._factors
         for done, following in _blocks(self.rank):
             factors[following, done] = G[following, done]

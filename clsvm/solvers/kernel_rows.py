@@ -51,8 +51,9 @@ DECLINE, FRESH, INNER_STEPS = (
     1.5,  # INNER_STEPS: SMO iterations for each coefficient that changes in an outer iteration
 )
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients change at all in a solve
-# STAYING: a row cache of fewer than STAYING * W rows evicts rows too early, if a working set has W rows.
-# RECOMPUTED, EVICTION: numbers of the factor by which computed rows cost more if a row cache evicts rows too early.
+# STAYING: if a working set has W rows, a row cache for m < STAYING * W rows of K evicts rows that are needed again.
+# If a row cache holds m < STAYING * W rows of K, rows that were evicted too early are computed again.
+# If m < STAYING * W, the cost model multiplies the cost of computed rows by RECOMPUTED * (STAYING * W / m) ** EVICTION.
 STAYING, RECOMPUTED, EVICTION = 1.5, 1.6, 0.2
 # If the kernel values among the rows of a working set exceed NEAR_BYTES, an SMO iteration costs FAR_COST times as much.
 NEAR_BYTES = 4 << 20
@@ -146,18 +147,19 @@ class ChangedRows(NamedTuple):
 class KernelRows:
     """Update the gradients after coefficients changed, by rows of the kernel matrix K from a row cache.
 
-    Rows of K that the cache lacks are computed and stored in the cache.
+    X are the rows of the problem. Rows of K that the cache lacks are computed and stored in the cache.
 
     Attributes
     ----------
     panel
         buffer for the rows of X from which rows of K are computed.
     last_counters
-        :meth:`counters` at the previous convergence check.
+        result of :meth:`counters` at the previous convergence check.
     uncached
-        correction that is added to the device's count of computed rows of K. Rows that are computed without the cache
-        raise the correction, since the device does not count them. Rows that are computed in advance lower the
-        correction. The device counts each of them as a whole row, but some of their values are only copied by symmetry.
+        number to add to the device's count of computed rows of K, to get the true count. The device does not count the
+        rows that :meth:`respond` computes. ``uncached`` rises by the number of these rows. The device counts a row that
+        is computed in advance as one whole row, even if some values of the row were copied by symmetry. ``uncached``
+        falls by the number of copied values, divided by the length of a row.
     prefetched
         number of rows of K that were computed in advance. Values that were copied by symmetry do not count: a row with
         half of its values copied counts as half a row.
@@ -165,7 +167,7 @@ class KernelRows:
         number of rows of K computed up to the previous convergence check, without rows computed in advance.
     rows_before_tile
         whether the rows K(ws, X) of K for a working set ws are computed before K(ws, ws), the kernel values among the
-        rows of ws. X are all rows.
+        rows of ws.
     """
 
     def __init__(self, state: State, selection: Selection, panel: Panel, settings: Settings) -> None:
@@ -271,7 +273,7 @@ class KernelRows:
         """
         gram, panel, misses = self.state.gram, self.panel, self.misses
         gram.gather(panel, misses.row, misses.count)
-        if gram.by_blocks:  # products take longer for each block of rows, so blocks without missing rows are left out
+        if gram.by_blocks:  # a product takes time for each block of rows in its buffer, so empty blocks are left out
             number = int(self.state.stream.read(misses.count, np.int32, 1)[0])
             if not number:
                 return
