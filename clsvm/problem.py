@@ -16,13 +16,14 @@ In epsilon-SVR b_i stands for alpha_i - alpha*_i, and epsilon * |b_i| for epsilo
 alpha*_i are the multipliers of errors above and below the tube. In all other problems epsilon is 0.
 
 Crammer and Singer's multiclass SVM has one problem for each class p. Row i has a coefficient b_pi and a gradient f_pi
-in the problem of class p. Let c be the class of row i, and C_i the row's upper bound:
+in the problem of class p. Let c be the class of row i, and C_i the row's penalty parameter C:
 
     p = c       -C_i <= b_pi <= C_i and q_pi = -1
     other p     -C_i <= b_pi <= 0   and q_pi = 0
 
-f = K b + q contains the margin of 1 between classes, because q is -1 for p = c. The loss of row i is
-C_i * (max_p f_pi - f_ci).
+The constraint is sum_p b_pi = 0 for each row i. So b_ci is never negative, and its lower bound -C_i has no effect. The
+offsets are 0. The gradient f_ci is d - 1, where d is the decision value of row i for class c, and 1 is the margin. For
+any other class p, f_pi is the decision value of row i for class p. The loss of row i is C_i * (max_p f_pi - f_ci).
 """
 
 from __future__ import annotations
@@ -123,9 +124,10 @@ class Problem:
 
     @property
     def group(self) -> NDArray[np.intp]:
-        """Return for each coefficient the index in ``totals`` of the fixed sum that includes it, (problems, n).
+        """Return for each coefficient the number of the fixed sum to which the coefficient belongs, (problems, n).
 
-        If no sum is fixed, return for each coefficient the index of its problem.
+        The fixed sums are the sums of coefficients that the constraint fixes. Sum number g, counted from 0, has the
+        value totals[g]. If the constraint fixes no sum, return for each coefficient the number of its problem.
         """
         p = np.arange(self.problems)[:, None]
         match self.constraint:

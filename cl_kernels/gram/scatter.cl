@@ -18,8 +18,9 @@
 // Three kernels run one after another:
 //   mark        gives a line to each CSR feature j that has an entry in the UB rows, and sets the line to zero. If
 //               by_entry is 0, feature j gets the line 1 + dense_columns + j. If by_entry is 1, the CSR entries of the
-//               UB rows are numbered e = 1, 2, 3, ... The number e of any one entry of feature j then gives the feature
-//               the line dense_columns + e, so the block needs at most one line for each CSR entry.
+//               UB rows are numbered e = 1, 2, 3, ..., and feature j gets the line dense_columns + e, where e is the
+//               number of the entry of feature j that is processed first. The other entries of feature j get no
+//               further line, so the block needs at most one line for each CSR entry.
 //   fill        writes the values of the CSR entries to their lines, and writes uu
 //   copy_dense  writes the values of dense feature k to line 1 + k
 // Work-items: S for each row of the block. Item (l, s) handles row u = first + l of U. The item takes the row's CSR

@@ -1,18 +1,28 @@
 // Choose rows for a working set: on each of two sides, the ``quota`` rows that violate the optimality conditions most.
-// Side 0 has the rows whose violation shrinks if their coefficient rises. Side 1 has the rows whose violation shrinks
-// if their coefficient falls. In problems without a bias (macro NO_BIAS) all rows are on side 0. Rows that are already
-// in the working set (in_set[row] = 1) are on no side.
-// Each side has a histogram with BINS bins. The bins 1, 2, ... are consecutive ranges of violations, from the largest
-// violations to the smallest. 128 bins span a factor of 2, and bin BINS - 1 also counts the rows with still smaller
-// violations. Bin 0 is not a range of violations. It counts at most one row, which is chosen first:
-//   side 0:  the row with the smallest gradient of all rows whose coefficient is below its upper bound
-//   side 1:  the row with the largest gradient of all rows whose coefficient is above its lower bound
-// In problems without a bias, bin 0 of side 0 counts both of these rows. nu-SVC and nu-SVR have two groups of rows, and
-// the coefficients of each group have a fixed sum. In nu-SVC and nu-SVR, both of these rows are taken from the group
-// with the larger violation (function read_extremes).
-// Rows are chosen bin by bin, from bin 0 on, until a side has ``quota`` rows. The bin that completes the ``quota`` is
-// called the side's last bin. If it has more rows than are needed, the rows with the lowest numbers are chosen. If a
-// side has fewer than ``quota`` rows, all are chosen, and BINS stands for the number of the side's last bin.
+// The gradient of a row is the derivative of the dual objective by the row's coefficient. The objective is minimised.
+// The function bin_of defines the violation of a row. A row without a violation is on no side.
+//   side 0:  the rows whose violation shrinks if their coefficient rises
+//   side 1:  the rows whose violation shrinks if their coefficient falls
+// In problems without a bias (macro NO_BIAS), all rows with a violation are on side 0, and side 1 has no rows.
+// Rows that are already in the working set (in_set[row] = 1) are on no side.
+// The rows of each side are counted in a histogram with the bins 0 .. BINS - 1. Bin 0 is for two extreme rows, which
+// are chosen first:
+//   low row:   the row with the smallest gradient of all rows whose coefficient is below its upper bound
+//   high row:  the row with the largest gradient of all rows whose coefficient is above its lower bound
+// In epsilon-SVR, the gradient at a coefficient of 0 is one-sided: to the right in the search for the low row, and to
+// the left in the search for the high row.
+// The low row is in bin 0 of side 0. The high row is in bin 0 of side 1, or in bin 0 of side 0 in problems without a
+// bias. An extreme row that is on no side is not counted. In nu-SVC and nu-SVR, the rows are divided into two groups,
+// and the coefficients of each group have a fixed sum. Each group has a low row and a high row. The extreme rows are
+// those of one group: the group in which the gradient of the high row minus the gradient of the low row is larger
+// (function read_extremes).
+// All other rows of a side are counted in the bins 1 .. BINS - 1. The rows with the largest violations are in bin 1.
+// If a row's violation is halved, the number of its bin rises by 128. Bin BINS - 1 also counts all rows with still
+// smaller violations.
+// On each side, rows are chosen bin by bin, from bin 0 on, until ``quota`` rows of the side are chosen. The bin that
+// completes the ``quota`` is called the side's last bin. If the last bin has more rows than are needed, the rows with
+// the lowest row numbers are chosen from it. If a side has fewer than ``quota`` rows, all rows of the side are chosen,
+// and BINS is stored as the number of the side's last bin.
 // All rows are divided into chunks. Chunk c has the rows c * chunk .. (c + 1) * chunk - 1. The kernels use the arrays:
 //   counts[c][side][bin]   number of rows of chunk c in a bin
 //   totals[side][bin]      number of rows of all chunks in a bin

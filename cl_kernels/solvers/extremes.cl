@@ -141,15 +141,18 @@ inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 #endif
 }
 
-// Reduce the results of all items of a work-group, for the chunk of rows that they have read. Write the reduced
-// results.
+// Combine the results of all work-items of a work-group, and write the combined results. Each work-item has read some
+// rows of the work-group's chunk of rows.
+// A row has two derivatives of the dual objective by its coefficient: to the right for a coefficient that rises, and to
+// the left for one that falls. They differ only in epsilon-SVR, for a coefficient of 0.
 // In:
-//   s    the results of this item (type Partial) for the rows of group g. The rows of nu-SVC and nu-SVR are in two
-//        groups, each with its own fixed sum of coefficients. In other problems, all rows are in group 0.
-// Out, for this chunk and group:
-//   numbers    m, M, and the sum of the derivatives of free rows. m is the smallest derivative of rows whose
-//              coefficient can rise. M is the largest derivative of rows whose coefficient can fall. The coefficient of
-//              a free row can rise and fall, and its derivatives to the right and to the left are equal.
+//   g    number of a group of rows. The rows of nu-SVC and nu-SVR are in two groups, 0 and 1, and the coefficients of
+//        each group have a fixed sum. In other problems, all rows are in group 0.
+//   s    the results of this work-item for its rows of group g (type Partial)
+// Out, for the rows of group g in the chunk:
+//   numbers    m, M, and a sum. m is the smallest derivative to the right of the rows whose coefficient can rise. M is
+//              the largest derivative to the left of the rows whose coefficient can fall. The sum adds the derivatives
+//              of the free rows. A row is free if its coefficient can rise and fall, and its derivatives are equal.
 //   places     the row that has m, the row that has M, and the number of free rows
 // ``values`` and ``indices`` are local memory.
 inline void __attribute__((always_inline)) write_partial(const Partial s, const int g, local wide *values, local int *indices,

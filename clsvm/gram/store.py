@@ -122,9 +122,10 @@ class RowCache:
 class StoredGram(Operator):
     """Compute products with a kernel matrix K (n, n) that the device stores whole in ``store``.
 
-    ``vectors`` is an Operator that computes K from the rows X, or None. A panel is a buffer for some rows U of X. It
-    holds the positions of U in X, and the rows U themselves only if ``vectors`` is given. :meth:`tile` gathers K(U, U)
-    from ``store``, or computes it by ``vectors`` if this takes less time.
+    ``vectors`` is None, or an Operator that computes values of K from the rows X. A product takes the rows of K at the
+    positions of some rows U of X. A panel holds these positions on the device. If ``vectors`` is given, the panel also
+    has a buffer for a copy of the rows U. :meth:`tile` writes the matrix K(U, U). The method gathers the values of
+    K(U, U) from ``store``, or computes them by ``vectors`` if this takes less time.
     """
 
     whole = True
@@ -245,13 +246,14 @@ def fill(
 ) -> tuple[int, Places]:
     """Compute the rows of K at the ascending positions ``rows``, and write each row to its slot, a place in ``store``.
 
-    ``rows`` is divided into sections of at most as many rows as fit in the buffer ``panel``. One product computes the
-    rows of one section. The products proceed from the last section to the first. No product starts after the time
-    ``until``.
+    n_pad is the number of rows of K, which includes rows of padding. ``rows`` is divided into sections of at most as
+    many rows as fit in the buffer ``panel``. One product computes the rows of one section. The products proceed from
+    the last section to the first. No product starts after the time ``until``.
 
-    If ``symmetric`` is true, the product of a section computes K[u][v] for its rows u only up to column v = end - 1.
-    The number ``end`` is greater than the last position u in the section. After all products, the values K[u][v] with
-    v >= end are copied from K[v][u]. Each of these rows v must be in ``rows``, or be stored already.
+    If ``symmetric`` is true, the product of a section computes K[u][v] for its rows u only in the columns v < end. The
+    number ``end`` is the last position u in the section plus 1, rounded up to a whole block of columns. After all
+    products, the values K[u][v] with v >= end are copied from K[v][u]. Each of these rows v must be in ``rows``, or be
+    stored already.
 
     Arguments:
         listed: three buffers, for the positions of a product's rows, for the slots of the rows, and for their number.
@@ -259,8 +261,8 @@ def fill(
         until: value of time.perf_counter().
 
     Return an index i and an array ``ends`` (n_pad,). The rows of K at the positions rows[i:] were computed, and i is 0
-    if all rows were computed. ends[u] is the number of values of row u that a product computed, or n_pad if no product
-    computed row u.
+    if all rows were computed. For a row u that a product computed, ends[u] is the number of values that the product
+    computed, and the remaining values were copied. For all other rows u, ends[u] is n_pad, and nothing was copied.
     """
     stream, n, first = gram.stream, gram.rows.n_pad, len(rows)
     ends, unit = np.full(n, n, np.int32), max(programs.SIDE, gram.rows.lanes)

@@ -132,7 +132,7 @@ def first_pair(k: int, i: int) -> int:
 class Strip(NamedTuple):
     """Hold the decision values of one class against a range of later classes, for a few rows.
 
-    Strips are made in such an order that the pairs with a class c come in ascending order of the pair's other class.
+    Strips come in an order in which the pairs with a class c are (0, c), ..., (c - 1, c), (c, c + 1), (c, c + 2), ....
 
     Attributes
     ----------
@@ -175,10 +175,10 @@ def strips_of_block(own: slice, others: slice, one: Vector, other: Vector, offse
     A :class:`Strip` has the values of one class a. The decision value of a pair is the pair's intercept, plus two sums
     of coefficients times kernel values: one over the support vectors of a, and one over the support vectors of b.
 
-    one: for each pair, the sums over the support vectors of a, (pairs, samples). Pairs are sorted by a, then by b.
-    other: for each pair, the sums over the support vectors of b, (pairs, samples). Pairs are sorted by b, then by a.
-        If ``own`` equals ``others``, ``one`` and ``other`` are the same array. For all classes c and e != c, a row has
-        the sums over the support vectors of c for the pair of c and e. Rows are sorted by c, then by e.
+    one, other: arrays (pairs, samples) if ``own`` and ``others`` differ. ``one`` has the sums over the support vectors
+        of a, sorted by a, then by b. ``other`` has the sums over the support vectors of b, sorted by b, then by a. If
+        ``own`` equals ``others``, both are one array, with a row for each two classes (c, e), c != e, of ``own``: the
+        sums over the support vectors of c for the pair of c and e. The rows are sorted by c, then by e.
     offsets: intercepts (pairs,) of all pairs of the k classes.
     """
     same_block = own == others
@@ -206,7 +206,7 @@ def votes(strips: Iterable[Strip], n: int, k: int) -> NDArray[np.intp]:
         positive = (values > 0).view(np.int8)
         won[first] += positive.sum(axis=0, dtype=np.int32)
         won[others] -= positive
-    won += np.arange(k, dtype=np.int32)[:, None]  # class i is second in i pairs; the loop subtracted its losses there
+    won += np.arange(k, dtype=np.int32)[:, None]  # as the second class of i pairs, class i wins i minus its losses
     return won.T.astype(np.intp)
 
 
@@ -560,7 +560,7 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> di
         is_first = index[pair] == first
         fitted.append(platt(values[pair, np.where(is_first, second - 1, first)], is_first))
     A, B = np.array(fitted).T
-    # If k = 2, A and B were fitted to negated decision values -f. So P(second class) is 1 / (1 + exp(A f - B)).
+    # If k = 2, A and B were fitted to -f: P(class 0) = 1 / (1 + exp(-A f + B)), so P(class 1) = 1 / (1 + exp(A f - B)).
     return {"probA": A, "probB": -B if k == 2 else B}
 
 

@@ -115,7 +115,8 @@ def solve(
         steps += made_steps
         current, noise = state.dual()
         decreased, lowest_dual = current < lowest_dual - noise, min(current, lowest_dual)
-        # If many coefficients reached a bound, fewer become free next time, because each of them may cost a step.
+        # Each free coefficient that reaches a bound may cost one more step.
+        # If many coefficients reached a bound in this round, halve the number that may become free in the next round.
         next_max = 2 * max_joined if 4 * fixed <= np.count_nonzero(entering) else max_joined // 2
         if decreased:
             stuck, max_joined = 0, max(MIN_JOINED, next_max)

@@ -207,10 +207,10 @@ class CsrReader(Reader):
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
         """Copy the rows U of a product K(R, U) to the buffer ``right`` block by block. Yield a launch for each block.
 
-        The launch computes the kernel values between the rows R and the block of U. V is the number of rows that OpenCL
-        kernels compute side by side. For each g in ``groups``, the rows of X at the positions rows[V * g] to
-        rows[V * g + V - 1] belong to R. The kernels read R from X itself. They do not use ``panel``, the buffer of R in
-        other layouts. The buffer ``count`` holds the number of rows U.
+        The launch computes the kernel values between the rows R and the block of U. The buffer ``rows`` lists positions
+        of rows in the matrix X, and V is the number of rows that OpenCL kernels compute side by side. For each g in
+        ``groups``, R includes the V rows of X at the positions rows[V * g + v], v = 0 .. V - 1. The kernels read R from
+        X itself, and do not use ``panel``. The buffer ``count`` holds the number of rows U.
         """
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
@@ -269,10 +269,10 @@ class Csr(Layout):
         """Estimate the cost of one value of K(X, U) without the multiply-adds of the densely stored columns of X.
 
         The unit is one multiply-add in a product of dense rows. ``survey`` describes X. ``whole`` is the mask of the
-        densely stored columns. The rows U are copied to a dense buffer, one block of rows at a time. The estimate
-        includes these copies. If a block of U has profile.panel rows, reading an entry of X costs as much as the
-        entry's multiply-adds with the block. A CPU's cache holds only the densest columns of the block. If an entry of
-        X is in another column, and the block has the column too, the entry costs 1 + FAR times as much.
+        densely stored columns. The rows U are copied to a buffer, one block of rows at a time. The estimate includes
+        these copies. For a block of profile.panel rows, reading an entry of X costs as much as the multiply-adds of the
+        entry with the block. A CPU's cache holds only the densest columns of the block. In a column outside the cache,
+        an entry of X costs 1 + FAR times as much as in a cached column, if any row of the block has an entry there.
         """
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
@@ -489,7 +489,7 @@ class Inverted(Hybrid):
     """Store the densest columns densely, and the entries of the other columns in CSR and in an inverted index."""
 
     name, reader, plain = "inverted", InvertedReader, HYBRID.name
-    elementwise = False  # excludes kernel functions f(sum_j e(x_j, y_j)): an index would skip nonzero terms e(0, y_j)
+    elementwise = False  # no kernels f(sum_j e(x_j, y_j)): an index skips each j with x_j = 0, even if e(0, y_j) != 0
 
     def suits(self, profile: Profile) -> bool:
         return profile.style == "simd"
