@@ -40,9 +40,9 @@ def memory_limits(root: Path = ROOT) -> list[tuple[int, str]]:
 
 
 def _system(root: Path) -> Iterator[tuple[int, str]]:
-    """Yield the system's free memory in bytes, and the words that error messages use for this limit.
+    """Yield one pair: the free memory of the whole system in bytes, and a name of this memory for error messages.
 
-    Yield nothing if the free memory cannot be read.
+    Yield no pair if the free memory cannot be read. ``root`` is the folder that contains the folder proc.
     """
     if (free := _fields(_read(root / "proc/meminfo")).get("MemAvailable")) is not None:
         yield free, "the system's free memory"

@@ -120,10 +120,11 @@ class Weights(NamedTuple):
 class Sums:
     """Compute products of the kernel matrix K(X, U), or of its transpose, with matrices of ``k`` columns on a device.
 
-    ``gram`` holds the rows X. ``panel`` is the device buffer that holds the ``m`` rows U. It must have room for a
-    multiple of 4 rows (ROWS_EACH), as a buffer that was made with square=True has. ``tile_bytes`` is the size in bytes
-    of a tile, the block of rows of K that is computed at a time. If ``keep`` is true, the constructor computes and
-    stores all of K, so that products do not read X. Raises ValueError if the memory limit of the device is too small.
+    ``gram`` holds the rows X. ``panel`` is the device buffer that holds the ``m`` rows U. The number of rows for which
+    the buffer has room must be a multiple of 4 (programs.ROWS_EACH). :meth:`Gram.of_all` with ``square=True`` makes a
+    buffer of that kind. ``tile_bytes`` is the size in bytes of a tile. A tile is a block of rows of K, and the device
+    computes one tile at a time. If ``keep`` is true, the constructor computes all of K and stores K on the device.
+    Products then read K and not X. Raises ValueError if the memory limit of the device is too small.
     """
 
     def __init__(

@@ -405,8 +405,8 @@ class Gram(Operator):
         the simpler layout need no temporary buffer.
         """
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
-        # ``unit`` lane groups (V rows each) have sums of ALIGNMENT bytes in the buffer c: 8 bytes for each row.
-        # Each part of the buffer c begins at a multiple of ALIGNMENT bytes, so ``step`` is a multiple of ``unit``.
+        # The buffer c has a sum of 8 bytes for each row. The sums of ``unit`` groups of V rows take ALIGNMENT bytes.
+        # The sums c of a range of rows are an OpenCL sub-buffer, which must begin at a multiple of ALIGNMENT bytes.
         unit = ALIGNMENT // (8 * V)
         limit = min(PASSING, (stream.limit - stream.allocated) // 2)
         step = unit * (limit // (width * itemsize * V * unit))

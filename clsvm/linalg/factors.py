@@ -23,7 +23,8 @@ from clsvm.opencl.stream import Stream
 from clsvm.parameters import Number
 
 UNIT = 128  # if ``plan`` chooses tiles smaller than the matrix, their number of rows is a multiple of UNIT
-TABLES = 1 << 14, 64  # small device buffers take TABLES[0] + TABLES[1] * t bytes, for matrix tiles of t rows
+# For matrix tiles of t rows, plan() reserves TABLES[0] + TABLES[1] * t device bytes for all index arrays together.
+TABLES = 1 << 14, 64
 # A matrix (n, n) is divided into square tiles of about n / PARTS rows, but at least MIN_TILE rows if memory allows it.
 MIN_TILE, PARTS = 1024, 8
 
@@ -211,14 +212,17 @@ def _in_triangle(
     clean: bool,
     where: dict[str, Any],
 ) -> Matrix:
-    """Replace one triangle of A, or of a copy of A, by a Cholesky factor or a product. Return the matrix.
+    """Replace one triangle of A, or of a copy of A, by the result of a LAPACK routine. Return the matrix.
 
-    The factor is that of A. The product is U U' or L'L, where U is the upper triangle of A and L the lower one.
+    For the routine "potrf", the result is the Cholesky factor of A. For the routine "lauum", the result is the product
+    U U' of the upper triangle U of A, or the product L'L of the lower triangle L of A.
 
     name: name of A in error messages.
-    work: name of a LAPACK routine, and the function that computes the same by tiles on a device.
-    lower, overwrite, clean: the arguments of :func:`lauum`.
-    where: the arguments device, memory_limit and tile of :func:`plan`.
+    work: name of the LAPACK routine, and a function that computes the routine's result on a device.
+    lower: whether to read and replace the lower triangle of A. Otherwise the upper triangle is read and replaced.
+    overwrite: whether to change A itself. Otherwise a copy of A is changed.
+    clean: whether to set the entries of the other triangle to zero.
+    where: the arguments device, memory_limit and tile of :func:`plan`, by name.
     """
     out = _matrix(A, name)
     if not overwrite:

@@ -58,12 +58,14 @@ EXACT_BYTES = 64 << 20  # bytes of support vectors that are sent to the shards a
 
 
 def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, most: Vector, quota: int) -> Rows:
-    """Choose the candidates with the largest KKT violations for the working set, and return their indices.
+    """Choose the candidates with the largest KKT violations for the working set. Return their indices in ``rows``.
 
-    rows, f, b: row numbers, gradients and coefficients of the candidates, (c,).
-    least, most: smallest and largest derivative of the dual in each group of rows with a fixed sum of coefficients.
-    quota: largest number of candidates to choose. If a sum of coefficients is fixed, the limit holds separately for
-        candidates whose coefficients should rise, and for candidates whose coefficients should fall.
+    rows, f, b: row numbers, gradients of the dual and coefficients of the c candidates, (c,).
+    least, most: extreme derivatives of the dual over all rows, not only the candidates. For each group of rows whose
+        coefficients have a fixed sum, ``least`` has the smallest derivative among coefficients that can rise, and
+        ``most`` has the largest derivative among coefficients that can fall.
+    quota: largest number of candidates to choose. If sums of coefficients are fixed, up to ``quota`` candidates whose
+        coefficients should rise are chosen, and up to ``quota`` candidates whose coefficients should fall.
     """
     lo, hi = problem.lo[0, rows], problem.hi[0, rows]
     right, left = certificate.one_sided_derivatives(f, b, lo, hi, problem.epsilon)
@@ -152,7 +154,7 @@ class Sharded(Loop):
         self._load_shards(range(len(shards.sizes)), Counter())
         self._request_candidates()
 
-    # Methods that send requests to the shards.
+    # Methods that send requests to the shards, and methods that make an outer iteration.
 
     def _call(self, name: str, given: Requests) -> list[Any]:
         """Call the method ``name`` of the shards, and return their replies. Replace shards that are lost.
@@ -226,12 +228,10 @@ class Sharded(Loop):
             rows = support[first : first + step]
             yield rows, self._fetch_rows(name, rows, call)
 
-    # Methods that make an outer iteration.
-
     def _step(self) -> None:
         before = self._steps
         self._solve()
-        # If no SMO iteration was possible, request new candidates, which the shards find by up-to-date derivatives.
+        # If no SMO iteration was made, devices propose rows for a new working set, by current gradients of all rows.
         if self._steps == before:
             self._request_candidates()
             self._solve()
@@ -376,25 +376,25 @@ class Change(NamedTuple):
     Attributes
     ----------
     staying
-        rows of the shard that stay in the next working set, as row numbers in the shard.
+        row numbers, in this shard, of the shard's rows that stay in the next working set.
     least, most
-        for each group, (groups,), the smallest derivative of the dual among the other shards' coefficients that can
-        rise, and the largest among their coefficients that can fall. A group is a set of rows whose coefficients must
-        keep their sum. Without such a constraint, all rows are one group.
+        two arrays (groups,). ``least`` has the smallest derivative of the dual by coefficients that can rise, ``most``
+        the largest by coefficients that can fall, over all rows of the other shards. A group is the rows whose
+        coefficients have one fixed sum, or all rows if no sum is fixed.
     stay
-        number of rows of all shards that stay in the next working set.
+        number of rows that stay in the next working set, counted over all shards.
     computed
         number of rows of the kernel matrix K that the solve has computed so far.
     rows, b
-        rows of the shard with changed coefficients, as row numbers in the shard, and the new coefficients.
+        row numbers, in this shard, of the shard's rows with changed coefficients, and the new coefficients.
     X
-        the m rows of all shards with changed coefficients and no kernel values in the row caches, (m, d), or None.
+        (m, d) the m rows of all shards with a changed coefficient and no kernel values in the row caches, or None.
     weights
-        changes of the coefficients of the m rows, (m,).
+        (m,) new minus old coefficient of each row in ``X``.
     slots
-        slots of the row cache where the kernel values of the m rows will be stored, (m,); empty if there is no cache.
+        (m,) slots of the row cache that will store the kernel values of the rows in ``X``; empty if there is no cache.
     hits, hit_weights
-        for the h rows with changed coefficients and kernel values in the row caches: slots and changes, both (h,).
+        (h,) cache slots, and new minus old coefficients, of the h changed rows with kernel values in the row caches.
     """
 
     staying: Rows
@@ -493,7 +493,7 @@ class Shard:
         """
         found = precision.measured(self.stream, self.gram.rows, self.kernel, self.X, self.plan)
         W, nbytes, after, reason = sizes(self.stream, self.gram, working_set, cache, n)
-        given = W, 0 if after else nbytes, reason  # no cache if it would save time only after ``after`` rows of K
+        given = W, 0 if after else nbytes, reason  # after > 0: a row cache saves time only in long solves, so omit it
         return ShardInfo(found.sizes, found.extent, *given, row_bytes(self.X), self.gram.rows.describe())
 
     def load(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:

@@ -24,7 +24,7 @@ from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Result, Settings, ended
 
-# A solve whose KKT violation is at most tol may continue to CLOSE * tol, if it then ends without a check in float64.
+# A solve whose KKT violation is within tol goes on to CLOSE * tol if this makes the final check in float64 unnecessary.
 # At most CLOSE_CHECKS times, a solve continues after a convergence check although its KKT violation is at most tol.
 CLOSE_CHECKS, CLOSE = 3, 0.6
 PATIENCE = 200  # smallest number of outer iterations without progress after which a solve counts as stalled
@@ -226,7 +226,7 @@ class Loop(ABC):
             if not changed:
                 self._step()
                 history.outer += 1
-        # A solve that max_iter or max_time ended is checked in float64 only for few rows, because the check takes long.
+        # If max_iter or max_time ended the solve, only problems of at most FEW_ROWS rows are checked in float64.
         if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:
             self._check_float64(self._read().worst, np.inf)
         return self._result(status)

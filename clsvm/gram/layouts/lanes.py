@@ -56,7 +56,7 @@ RUN, SHARE = 16, 8
 # The layout "clustered" stores rows in groups. A group leaves out the columns that are zero in all of its rows.
 # On CPUs, a multiply-add is estimated to cost more if a group of rows leaves out more than SKIPPED zero columns.
 SKIPPED = 1024
-# On CPUs, leaving out SKIPPED + SCATTERED zero columns of a group of rows doubles the estimated cost of a multiply-add.
+# If groups of rows omit z > SKIPPED zero columns, CPU multiply-adds take 1 + (z - SKIPPED) / SCATTERED times as long.
 SCATTERED = 1280
 FIRST = 600.0  # cost of loading a feature of the rows U of K(X, U) into a cache; a multiply-add of dense rows costs 1
 NEAR = 256  # this many features of the rows U of K(X, U) stay in a cache, and cost nothing to load
@@ -228,17 +228,18 @@ def split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray
 def staged_rows(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Iterator[tuple[range, Source, Buffer]]:
     """Copy rows of X to the device in parts, so that the caller can arrange them in lane groups.
 
-    A lane group is V rows whose values the caller interleaves. ``order`` has the index in X of the row at each position
-    of the lane groups, -1 for padding. A part has the rows of a range of lane groups. If the device can read all of X
-    already, no row is copied, and there is one part.
-
-    Each row gets a number, which may differ from its index in X. Rows that are copied are numbered in the order of
-    their positions in the lane groups. For each part, yield
+    A lane group is V rows whose values the caller interleaves. ``order`` lists the rows of all lane groups, one lane
+    group after another. Each entry of ``order`` is the index of a row in X, or -1 for a padding row. A part has the
+    rows of a range of lane groups. For each part, yield
 
     - the range of lane groups;
-    - a :class:`Source`, which describes the buffer with the rows. ``row0`` is the number of the buffer's first row, so
-      the row with the number r is row r - row0 of the buffer;
-    - a buffer with the number of the row at each position of all lane groups, -1 for padding.
+    - a :class:`Source`, which describes a device buffer with the rows of the part;
+    - an int32 device buffer ``ids`` with an entry for each entry of ``order``. If order[i] is -1, ids[i] is -1 too. If
+      order[i] is a row of the part, ids[i] - row0 is the row's index among the rows that the Source describes. ``row0``
+      is an attribute of the Source.
+
+    If the device can read X without a copy, there is one part, and its Source describes the buffer that the device
+    reads.
     """
     n, d = X.shape
     groups = len(order) // V
@@ -454,7 +455,7 @@ class Lanes(Layout):
         tiles, units = super().size(stream, numbers, of_panel, groups, cells), stream.compute_units
         rounds = tiles // (units * TILES)
         # A launch may compute only a triangle of the symmetric K(U, U). The rows of a triangle differ in length.
-        # If each work-item computes only one block of K(U, U), blocks of unequal time can be balanced on the device.
+        # With one block of K(U, U) for each work-item, OpenCL can spread blocks of unequal cost evenly over the cores.
         uneven = of_panel and rounds < UNEVEN
         if uneven or "GROUPS" not in numbers:
             return tiles
