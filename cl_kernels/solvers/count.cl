@@ -56,11 +56,12 @@
 // in: e.m, e.im   smallest gradient of all rows whose coefficient can rise, and the row that has it
 // in: e.M, e.iM   largest gradient of all rows whose coefficient can fall, and the row that has it
 // in: scale       1 / (largest violation of any row)
-// The violation v of row i is the larger of v0 and v1. side is 1 if v1 is larger than v0, else 0.
+// In problems with a bias, the violation v of row i is the larger of v0 and v1. side is 1 if v1 > v0, else 0.
 //   v0 = e.M - fi if ``up`` is true, else -1
 //   v1 = fi - e.m if ``low`` is true, else -1
+// In problems without a bias (macro NO_BIAS), side is always 0. If ``up`` is true and fi < 0, v is -fi. Otherwise v is
+// fi if ``low`` is true, else 0.
 // If v is not positive, the row does not violate the conditions.
-// NO_BIAS: side is always 0. If ``up`` is true and fi < 0, v is -fi. Otherwise v is fi if ``low`` is true, else 0.
 // epsilon-SVR: the dual objective has the term epsilon * |bi|, so its derivative jumps at bi = 0. The derivative to the
 // right of bi replaces fi where ``up`` is tested, and the derivative to the left of bi where ``low`` is tested.
 // bin is 0 for the rows e.im and e.iM. For all other rows,

@@ -21,7 +21,7 @@
 // SPLIT (nu-SVC, nu-SVR): rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is
 // fixed. Each group has its own m, M and offset.
 // NO_BIAS: the decision function has no offset. The violation of the problem is the larger of -m and M.
-#define NUMBERS 4  // wide numbers of a chunk: m, M, sum of f over free rows, unused
+#define NUMBERS 4  // wide numbers of a chunk: m, M, sum of right_i over free rows, unused
 #define PLACES 4   // ints of a chunk: row of m, row of M, number of free rows, unused
 #ifdef SPLIT
 #define GROUPS 2  // a chunk has NUMBERS and PLACES of one group, and then of the other

@@ -1,8 +1,9 @@
 """Solve or finish dual problems over few rows on the host.
 
-The host computes the kernel matrix K in float64 and solves by the active set method (solvers/active_set.py). The host
-takes a problem if SMO on a device stalls or takes very long, or if its result is not accurate enough. The result of the
-host needs no float64 check, because its gradients are computed in float64.
+The host computes the kernel matrix K in float64 and solves by the active set method (solvers/active_set.py). If K takes
+more than ON_HOST multiply-adds, a device with double precision computes K, as far as its memory allows. The host takes
+a problem if SMO on a device stalls or takes very long, or if its result is not accurate enough. The result of the host
+needs no float64 check, because its gradients are computed in float64.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Prepare rows on a device, and solve dual problems over them.
 
-Preparation chooses the storage format of the rows, the precision of kernel values, and the sizes of working set and row
-cache. :meth:`PreparedFit.solve` solves one problem, and hands it to the host if SMO stalls. If rounding errors of
-float64 are too large for tol, the result gets the status PRECISION.
+Preparation chooses the storage format of the rows, and the sizes of working set and row cache. The caller chooses the
+dtype of kernel values, and preparation decides whether matrix units (tensor cores) compute them.
+:meth:`PreparedFit.solve` solves one problem, and hands it to the host if SMO stalls. If rounding errors of float64 are
+too large for tol, the result gets the status PRECISION.
 """
 
 from collections.abc import Iterator
@@ -139,7 +140,9 @@ class PreparedFit:
         If the problem has many rows, the result of SMO is returned, or None if SMO did not begin. After None, the
         caller solves the problem in float64.
 
-        Raises ValueError if targets or weights are near the largest float32, on a device without double precision.
+        Raises ValueError if targets or sums of weights are so large that the solve may overflow on the device. The
+        limit is RANGE_SHARE times the largest number that the device computes with: the largest float32 on a device
+        without double precision, else the largest float64.
 
         settings: fields of Settings for this solve alone, among them start, max_iter and max_time.
         """

@@ -120,7 +120,8 @@ class Streamed:
     share
         largest number of bytes of device memory that a pass over X takes.
     near
-        whether kernels read rows of X directly in the host's memory.
+        whether kernels can read rows of X directly in the host's memory. A :class:`BlockGram` lets them do so only if
+        the device has float64, and a panel can hold all right-hand rows U of K(X, U) at once.
     ahead
         whether a thread prepares the next block while the caller uses the current one. ``ahead`` is false if ``near``
         is true, if X is one block, if memory is too small for two blocks, or if the device is simulated.
@@ -486,9 +487,9 @@ class BlockGram(Operator):
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
         """Copy selected rows of X into ``panel``, the device buffer of the rows U of products K(X, U).
 
-        The device buffer ``rows`` holds the positions of the selected rows in X, -1 for a zero row. The buffer
-        ``count`` holds their number. The host reads the positions. It then copies the selected rows to the device, or
-        launches a kernel that reads them in the host's memory (:class:`Window`).
+        The device buffer ``rows`` holds the positions of the selected rows in the device's order of rows, -1 for a zero
+        row. The buffer ``count`` holds their number. The host reads the positions. It then copies the selected rows to
+        the device, or launches a kernel that reads them in the host's memory (:class:`Window`).
         """
         stream, fetched = self.stream, panel.fetched
         fetched.count = number = min(int(stream.read(count, np.int32, 1)[0]), panel.capacity)

@@ -97,8 +97,9 @@ def symmetric_sums(
 ) -> Vector | None:
     """Return b K(X[support], X[rows]) in float64, for coefficients b (problems, m) of the support vectors.
 
-    ``rows`` and ``support`` are row numbers in X. Return None if :func:`responses` would be faster, or if memory is too
-    small. The sums agree with :func:`responses` up to rounding.
+    ``rows`` and ``support`` are row numbers in X. Return None if :func:`responses` would be faster, if the layout
+    changes the order of rows, if the device lacks double precision, or if memory is too small. The sums agree with
+    :func:`responses` up to rounding.
 
     Let Z be the requested rows and the support vectors together. K(Z, Z) is symmetric, so only about half of it is
     computed. Z is taken in blocks. For each block, K is computed between the block and the rows of Z up to the end of

@@ -157,7 +157,7 @@ class Operator(Protocol):
     units
         the matrix units (tensor cores) that compute products with many right-hand rows, or None.
     width
-        number of right-hand rows in a block of a panel. The sizes of working sets are multiples of ``width``.
+        number of right-hand rows in a block of a panel. Memory for a working set holds a multiple of ``width`` rows.
     stream
         the device stream.
     rows
@@ -221,7 +221,7 @@ class Operator(Protocol):
         """Compute the kernel matrix K(R, U) between two sets R and U of rows of X, which are in buffers called panels.
 
         panel: panel with the rows U. It was made with square=True.
-        at: buffer with the positions of the rows U in X.
+        at: buffer with the positions of the rows U in the device's order of rows.
         right: panel with the rows R.
         count: buffer with the number of rows R.
         K: buffer to which the matrix K(R, U) is written if ``update`` is None. Otherwise the buffer is not used.

@@ -212,8 +212,8 @@ class Support:
     """Hold the support vectors (m, d) of a model on a device and compute sums over them.
 
     A panel is a device buffer of support vectors S, for products K(X, S) with the rows X to predict. All panels
-    stay on the device if they take at most a quarter of the free memory. Otherwise every call copies the support
-    vectors into one panel, a part at a time. The sums are the same in both cases.
+    stay on the device if the argument ``keep`` is true and they take at most a quarter of the free memory. Otherwise
+    every call copies the support vectors into one panel, a part at a time. The sums are the same in both cases.
 
     The support vectors are in one or more groups, and K is summed over each group separately. A piece is the part of a
     group that is in one panel.
@@ -238,7 +238,7 @@ class Support:
         the column of X for each column of the support vectors; None if the columns were not renumbered.
 
     ``ends`` holds the index after the last support vector of each group; it is empty for a single group. ``keep`` says
-    whether more than one call will follow, so that panels should stay.
+    whether more than one call will follow, so that panels should stay if memory allows.
     """
 
     precision: RowPrecision | None = None

@@ -27,7 +27,8 @@ from clsvm.opencl.stream import Buffer, Stream
 from clsvm.threads import check_interrupt
 
 Places = NDArray[np.int32]
-_WHOLE = 16  # the length of a stored row of K and the size of a working set are multiples of 16, the largest SIMD width
+# The length of a stored row of K, and the number of rows of a panel, are multiples of 16, the largest SIMD width.
+_WHOLE = 16
 _AT_A_TIME = 512  # number of rows of K that one product computes
 
 

@@ -318,12 +318,12 @@ class Kernel:
         Returns
         -------
         Check
-            The properties of K in float64. Eigenvalues above -1e-10 times the largest count as nonnegative.
+            The properties of K. Eigenvalues above -1e-10 times the largest absolute eigenvalue count as nonnegative.
 
         Raises
         ------
         ValueError
-            If X is not a matrix of numbers.
+            If X is not a matrix of numbers, or has a negative entry but the kernel is for nonnegative rows.
         """
         X = arrays.checked(X)
         X = X if sp.issparse(X) else np.asarray(X, np.float64)

@@ -209,6 +209,10 @@ def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
     ``function`` is the expression f, and ``element`` the expression e in K(x, y) = f(sum_j e(x_j, y_j)). For a function
     of inner products, ``element`` is "". ``params`` are the values of the parameters. A parameter is declared an
     integer if its value is an integer and it occurs as an exponent.
+
+    Raises TypeError if an expression is not text or a value is not a number. Raises ValueError if an expression is
+    invalid, if a parameter has an invalid name or value, if a parameter occurs in no expression, or if ``element``
+    contains neither x nor y.
     """
     given = [Parameter(_name(name), 1.0).check(value) for name, value in params.items()]
     if not isinstance(function, str) or not isinstance(element, str):

@@ -5,9 +5,10 @@ SVMs     All fits with one kernel function share the rows of the kernel matrix K
          fold's training set, the bounds of the coefficients are 0. Each solve starts from the solution of a similar
          fit. The solver keeps the gradient f = K b + q for all rows. The decision values of the test rows are f - q
          minus an offset, so they need no further kernel values.
-Falkon   All folds are outputs of one problem over all n rows of the search. Rows outside a fold's training set have
-         weight 0 in the fold's output. Each kernel value between a row and an inducing point is computed once for all
-         folds. One preconditioner, made from a sample of all rows, serves all folds.
+Falkon   Several folds are outputs of one problem over all n rows of the search, up to MAX_OUTPUTS outputs in all. With
+         a softmax loss, each fold is a problem of its own. Rows outside a fold's training set have weight 0 in the
+         fold's output. Each kernel value between a row and an inducing point is computed once for all folds of a
+         problem. One preconditioner, made from a sample of all rows, serves all folds.
 """
 
 from __future__ import annotations
@@ -188,8 +189,8 @@ class FoldSolution(NamedTuple):
     def certified(self, prepared: PreparedFit, stored_rows: Rows, settings: dict[str, Any]) -> FoldSolution:
         """Check this solution with float64 kernel values. Return the solution, or a better one if the check fails.
 
-        The check fails if the KKT violation exceeds the tolerance, or if the solve ended before it converged. The solve
-        then continues with ``settings``.
+        The check fails if the KKT violation exceeds the tolerance, or if the solve ended for another reason than its
+        KKT violation, such as a small duality gap. The solve then continues with ``settings``.
 
         ``stored_rows`` are rows whose decision values the search keeps. The decision values are computed from the
         gradient f of the dual objective. So the entries of f for these rows are always computed in float64, whether the
@@ -294,9 +295,10 @@ class NystromFolds(Fits):
         part: the fits to solve.
         prepared: the rows of the search on the device.
         last: dictionary from a fold to the coefficients (k, m) of the fold's previous fit. The solve starts from them.
+            The method replaces them by the coefficients of this solve.
 
-        If the solve stalls in float32 although the device has float64, store no results. The search then calls the
-        estimator's own ``fit``.
+        If the solve stalls in float32 although the device has float64, store no results and no coefficients. The search
+        then calls the estimator's own ``fit``.
         """
         began, estimator, folds = perf_counter(), part[0].estimator, [job.fold for job in part]
         start = np.concatenate([last[fold] for fold in folds]) if last.keys() >= {*folds} else None

@@ -196,9 +196,10 @@ class FalkonSearchCV(_SearchCV):
     """Search a parameter grid with cross-validation for Nyström kernel machines, faster than separate fits.
 
     The search has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. With the same parameter
-    values, all folds are fitted together, as outputs of one problem in which a fold's test rows have weight 0. A fit
-    starts from the solution for the next larger penalty. Folds with a softmax loss are fitted one after another with
-    the same kernel values.
+    values, all folds are fitted together, as outputs of one problem in which a fold's test rows have weight 0. The
+    folds are divided among several such problems if they have more than 64 outputs in all, or if memory is too small. A
+    fit starts from the solution for the next larger penalty. Folds with a softmax loss are fitted one after another
+    with the same kernel values.
 
     Parameters
     ----------
@@ -307,8 +308,8 @@ class LookupEstimator(BaseEstimator):
         """Set the parameters of the estimator ``original``, which this object replaces in scikit-learn's search.
 
         For a fit to a fold, ``params`` is {"candidate": i}, where i is an index in the list of the grid's parameter
-        choices. ``original`` then gets the parameter values of choice i. For a refit to all rows, ``params`` are the
-        parameter values of ``original``.
+        choices. ``original`` then gets the parameter values of choice i. In all other calls, for example before a
+        refit to all rows, ``params`` are parameter values of ``original``, which are set.
         """
         if "candidate" in params:
             self.candidate = params["candidate"]

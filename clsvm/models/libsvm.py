@@ -86,9 +86,9 @@ def save_model(model: Any, path: PathLike) -> None:
 
     The value rho in the file is the negative of the intercept. With two classes, the file lists classes[1] first, the
     class of positive decision values. If the model's ``smaller_first`` is set, the file lists classes[0] first, and the
-    signs of the coefficients and of rho are changed. Numbers have as many digits as their float64 value needs. If the
-    last feature is zero in all support vectors, one of its zeros is written, so that a reader finds the number of
-    features. A model without support vectors loses the number of features.
+    signs of the coefficients, of rho and of probB are changed. Numbers have as many digits as their float64 value
+    needs. If the last feature is zero in all support vectors, one of its zeros is written, so that a reader finds the
+    number of features. A model without support vectors loses the number of features.
 
     Parameters
     ----------

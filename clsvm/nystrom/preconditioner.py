@@ -56,7 +56,8 @@ from clsvm.threads import all_threads, one_thread
 
 Vector = NDArray[np.float64]
 Values = Callable[[slice], NDArray[np.floating]]
-# JITTER: number added to the diagonal of the m inducing points' kernel matrix, in units of eps * m * mean diagonal.
+# JITTER: at least this number is added to the diagonal of the m inducing points' kernel matrix.
+# The unit of JITTER is eps * m * (mean diagonal entry).
 # GROWTH: after a failed Cholesky factorisation with pivots, its tolerance for zero pivots grows by this factor.
 JITTER, GROWTH = 4.0, 10.0
 # A Cholesky pivot counts as zero if it is at most a tolerance, which is relative to the matrix's mean diagonal entry.
@@ -119,8 +120,9 @@ class Preconditioner:
     T'T is then the kernel matrix of the selected points, and the coefficients of the other points are 0. Let alpha (r,)
     be the coefficients of the r points. A'A is near the Hessian of the objective with respect to T alpha.
 
-    The argument ``K`` (m, m) is in float64. The argument ``least`` is the smallest number to add to K's diagonal, in
-    units of the mean diagonal entry. Raises ValueError if K is not positive semi-definite up to rounding.
+    The argument ``K`` (m, m) is in float64, and is overwritten if it is in C order. The argument ``least`` is the
+    smallest number to add to K's diagonal, in units of the mean diagonal entry. Raises ValueError if K is not positive
+    semi-definite up to rounding.
 
     Attributes
     ----------
@@ -314,6 +316,9 @@ class Preconditioner:
 
         D: weights (s,) of the sampled rows. If no other rows were sampled, S are the inducing points, and s = m.
         penalty: a positive number.
+
+        Raises ValueError if the penalty is too small for A to be computed in float64. After a call of
+        :meth:`sample_sums`, also raises ValueError if kernel values exceed the range of their dtype.
         """
         scale, values = np.sqrt(D), self._values
         self.shift = self.noise * float(D.sum()) if values else 0.0

@@ -196,7 +196,8 @@ def find(spec: Any = None) -> DeviceInfo:
     ----------
     spec : None, str, int, pyopencl.Device or pyopencl.CommandQueue
         None: the first device that the environment variable CLSVM_DEVICE names. If the variable is not set, the usable
-        GPU with the most memory, or without a usable GPU the usable CPU with the most memory.
+        GPU with the most memory. Without a usable GPU, the usable CPU with the most memory. Without either, the usable
+        device of another kind with the most memory.
 
         pyopencl.Device: the device, or the device of which it is a part.
 

@@ -50,7 +50,7 @@ from clsvm.solvers.state import (
 
 # Parts of an outer iteration are timed only for more than UNTIMED rows, because the host must wait for each part.
 UNTIMED = 1024
-WHOLE = 16  # the memory for a working set holds a multiple of WHOLE rows
+WHOLE = 16  # the memory for a working set is allocated in blocks of at least WHOLE rows
 LEAST = 4  # if a working set has at least LEAST rows, half of them stay in the next working set
 
 
@@ -121,12 +121,14 @@ class Solver(Loop):
     def _working_set(self, gram: Operator) -> tuple[int, int]:
         """Return the number of rows of a working set, and the number of rows for which memory is allocated.
 
-        A working set has the requested number of rows, or fewer if these do not fit in memory. Its number of rows is
-        even, because half of them stay in the next working set. If the constraint fixes two sums, a working set has at
-        least 4 rows: a pair for each sum.
+        The number of rows of a working set is even, because half of them stay in the next working set. The requested
+        number of rows is at most the number of rows n of the problem. If it is smaller than a block of rows, it is
+        rounded up to an even number. Otherwise it is rounded down to whole blocks. A block has max(gram.width, WHOLE)
+        rows. If the constraint fixes two sums, a working set has at least 4 rows: a pair for each sum.
 
-        OpenCL kernels need whole blocks of rows, so memory is allocated for a multiple of the block size. This multiple
-        is lowered in steps of about an eighth until the rows and the kernel matrix among them fit in memory.
+        OpenCL kernels need whole blocks of rows, so memory is allocated for a multiple of the block size. If the rows
+        and the kernel matrix among them do not fit in memory, this multiple is lowered in steps of about an eighth,
+        down to one block. The working set then has fewer rows than requested.
         """
         stream, rows, unit = self.stream, gram.rows, max(gram.width, WHOLE)
         real, most = np.dtype(rows.dtype).itemsize, max_working_set(stream)

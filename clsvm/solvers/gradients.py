@@ -22,7 +22,7 @@ from clsvm.solvers.state import RESPOND, mirror, respond
 UNIT = 32  # a subproblem is padded to a multiple of UNIT rows, so that its part of a shared buffer begins aligned
 # Several float64 products share one buffer. Each product begins at a multiple of ALIGN rows, an aligned address.
 ALIGN = 128
-# In a symmetric kernel matrix, a value that costs at least MIRRORED multiply-adds is computed once, not twice.
+# On CPUs, values of a symmetric kernel matrix are computed once, not twice, if one costs >= MIRRORED multiply-adds.
 MIRRORED = 64
 # The gradients of rows R need the kernel matrix K(R, S) between the rows R and the support vectors S.
 # For the union T of R and S, half of the symmetric K(T, T) replaces K(R, S) if |T|^2 / 2 <= SYMMETRIC * |R| * |S|.
@@ -147,11 +147,11 @@ def _from_products(gram: Operator, requests: list[GradientRequest]) -> list[Vect
 def _panels(
     gram: Operator, left: list[NDArray[np.int32]], right: list[NDArray[np.int32]]
 ) -> Iterator[list[tuple[Panel, Buffer, Panel, Buffer]]]:
-    """Gather on the device the rows R and U of several kernel matrices K(R, U).
+    """Gather on the device the rows U and R of several kernel matrices K(U, R).
 
-    Yield a list with a tuple (panel, at, right, count) for each matrix, the arguments of :meth:`Operator.between`:
-    a buffer with the rows U, a buffer with the positions of U, a buffer with the rows R, and a buffer with the number
-    of rows R.
+    :meth:`Operator.between` writes the values of such a matrix transposed, as K(R, U). Yield a list with a tuple
+    (panel, at, right, count) for each matrix, the arguments of :meth:`Operator.between`: a buffer with the rows U, a
+    buffer with the positions of U, a buffer with the rows R, and a buffer with the number of rows R.
 
     left: for each matrix, the positions of the rows U in the device's order of rows.
     right: for each matrix, the positions of the rows R in the device's order of rows.

@@ -330,7 +330,8 @@ class CostModel:
     """Estimate whether a Newton step saves time, from the cost and progress of SMO so far.
 
     The KKT violation goes up and down while SMO finds the support vectors. A Newton step is considered only later, when
-    the violation is well below its first value and falls slowly.
+    the violation is well below its first value, or when SMO has computed many rows of K. The step is made if the
+    violation then falls slowly.
     """
 
     def __init__(self) -> None:
@@ -342,9 +343,10 @@ class CostModel:
     def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
         """Return whether the rest of the solve by SMO is expected to cost more than a Newton step.
 
-        Call this method at each convergence check. It begins to record the KKT violation when the violation has fallen
-        to half of its first value. The estimate assumes that the violation keeps falling as fast as in the later half
-        of the recorded checks.
+        Call this method at each convergence check. Before the first Newton step, it begins to record the KKT violation
+        when the violation has fallen to half of its first value, or when ``late`` is true. After a Newton step, it
+        records the violation at every check. The estimate assumes that the violation keeps falling as fast as in the
+        later half of the recorded checks.
 
         cost: cost of SMO so far.
         violation: KKT violation now.
