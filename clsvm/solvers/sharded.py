@@ -97,8 +97,7 @@ class WorkingSet:
         self._epsilon, self._counters = stream.wide(np.array([problem.epsilon])), stream.zeros(8 * 4)
         self._steps = SmoKernel(stream, dtype, self.W, problem.constraint)
         self._mirror = mirror(stream, dtype)
-        # The kernel matrix Q is allocated only once: the first access to new memory takes longer than computing Q.
-        self._Q = stream.buffer(np.dtype(dtype).itemsize * self.W**2)
+        self._Q = stream.buffer(np.dtype(dtype).itemsize * self.W**2)  # allocated once: first access to memory is slow
 
     def _size(self, W: int, row: int) -> int:
         stream, real = self.stream, np.dtype(self.dtype).itemsize
@@ -493,8 +492,9 @@ class Shard:
         """
         found = precision.measured(self.stream, self.gram.rows, self.kernel, self.X, self.plan)
         W, nbytes, after, reason = sizes(self.stream, self.gram, working_set, cache, n)
-        given = W, 0 if after else nbytes, reason  # after > 0: a row cache saves time only in long solves, so omit it
-        return ShardInfo(found.sizes, found.extent, *given, row_bytes(self.X), self.gram.rows.describe())
+        if after:  # a row cache saves time only in long solves, so the shard has none
+            nbytes, reason = 0, f"{reason.split(';')[0]}; rows are not cached"
+        return ShardInfo(found.sizes, found.extent, W, nbytes, reason, row_bytes(self.X), self.gram.rows.describe())
 
     def load(self, problem: Problem, b: Vector, W: int, cache_bytes: int) -> None:
         """Load the shard's part of the problem with coefficients b (1, n), and set its gradients to the linear term q.

@@ -52,6 +52,7 @@ def test_as_on_one_device(device: str, machine: Any, y: Any, given: dict[str, An
     assert many.dual == pytest.approx(one.dual, rel=1e-5, abs=near)
     assert many.layout.startswith("3 shards of 23") or machine is NuSVR
     assert many.outer_steps > 3
+    assert "rows are cached after" not in many.selection
     assert many.rows_computed > 100
     if machine is not NuSVC:  # (whose offset is divided by a width that can be near 0)
         np.testing.assert_allclose(
