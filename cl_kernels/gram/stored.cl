@@ -1,22 +1,22 @@
-// Copy, complete and multiply stored rows of the kernel matrix K (n, n). Each row is stored in a slot. The macro
-// STORED_ROW (common.cl) computes the address of a slot. Three kernels:
-//   gather_tile   copies the kernel values among some rows of K
-//   mirror_rows   completes rows of K by symmetry
-//   add_between   adds products of kernel values and factors to sums
+// Copy, complete and multiply stored rows of the kernel matrix K (n, n) of n rows. A slot is the place of one stored
+// row of K. The macro STORED_ROW (common.cl) computes the address of a slot. Three OpenCL kernels:
+//   gather_tile   copies the kernel values K[i][j] for all pairs i, j of some rows to a smaller matrix
+//   mirror_rows   copies K[v][u] to K[u][v], where row v has the value and row u lacks it
+//   add_between   adds sums of the form sum_j K[i][j] * D[j], with factors D[j], to the numbers of an array
 #define SIDE 16
 
 // Copy kernel values from the stored kernel matrix K to a smaller matrix Q (capacity, capacity):
 //   Q[u][v] = K[rows[u]][rows[v]]
 //   Q[u][v] = 0 instead if rows[u] is -1, if rows[v] is -1, or if row rows[u] of K is not stored
 // in:  rows          rows[u] is the row number in K of row u of Q and of column u of Q. -1 stands for no row.
-// in:  slot_of       Row i of K is stored in slot slot_of[i]. If slot_of[i] is -1, row i is not stored. If the pointer
-//                    slot_of is null, row i is stored in slot i.
+// in:  slot_of       A slot is the place of one stored row. Row i of K is stored in slot slot_of[i]. If slot_of[i] is
+//                    -1, row i is not stored. If the pointer slot_of is null, row i is stored in slot i.
 // in:  reused        The first ``reused`` columns of Q are not written.
-// in:  symmetric     If symmetric is 1, values Q[u][v] with u >= reused and v > u are not written either. Afterwards,
-//                    the kernel ``mirror`` (carry.cl) sets Q[u][v] = Q[v][u] for all values that were not written in
-//                    the rows u >= reused.
-// Work-items: dimension 1 of the launch has an index for each row of Q. The work-items with this index copy the row,
-// and neighbouring work-items write consecutive values. On CPUs, a single work-item copies the row.
+// in:  symmetric     If symmetric is 1, values Q[u][v] with u >= reused and v > u are not written either. The caller
+//                    then launches the kernel ``mirror`` (carry.cl). In each row u >= reused, ``mirror`` sets
+//                    Q[u][v] = Q[v][u] for v < reused and for v > u.
+// Work-items: the index in dimension 1 is the row u of Q. All work-items with the same index in dimension 1 copy this
+// row together, and neighbouring work-items write consecutive values. On CPUs, a single work-item copies a row.
 kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
                           global const int *restrict rows, const int capacity, const int reused,
                           const int symmetric, global real *restrict Q) {
@@ -31,10 +31,10 @@ kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld
 }
 
 #ifdef SIMD
-// Complete stored rows of the symmetric kernel matrix K (n, n). Row u has only its first ends[u] columns, and gets the
-// others from other rows:
+// Complete stored rows of the symmetric kernel matrix K (n, n). Row u has only its first ends[u] values. The values in
+// later columns v are copied from the rows v:
 //   K[u][v] = K[v][u] for v >= ends[u]
-// in:  slot_of   row u of K is stored in slot slot_of[u]
+// in:  slot_of   row u of K is stored in slot slot_of[u]. A slot is the place of one stored row.
 // in:  ends      ends[u] is n or a multiple of SIDE = 16, and greater than u. In the last n % SIDE rows it is n.
 // Work-items: an item completes SIDE rows u. It copies blocks of SIDE x SIDE values, so that it reads and writes whole
 // cache lines.
@@ -62,8 +62,8 @@ kernel EXPLICIT void mirror_rows(SLABS_GIVEN, const int slab_rows, const long ld
 
 // Add products of kernel values and factors D[k] to the sums c:
 //   c[u] += sum_k K[rows[u]][right[k]] * D[k],   over k < count[0], for all u with rows[u] >= 0
-// Row i of the kernel matrix K is stored in slot i. rows[u] is the row that belongs to c[u], and right[k] is the column
-// that belongs to D[k]. Work-items: one for each u.
+// All rows of the kernel matrix K are stored. c[u] belongs to row rows[u] of K. If rows[u] is negative, c[u] belongs to
+// no row, and stays unchanged. D[k] belongs to column right[k] of K. Work-items: one for each u.
 kernel EXPLICIT void add_between(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict rows,
                             global const int *restrict right, global const int *restrict count,
                             global const wide *restrict D, global wide *restrict c) {

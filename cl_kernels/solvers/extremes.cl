@@ -101,14 +101,20 @@ inline Partial no_rows(void) {
 #define RIGHT(f, b, epsilon) PICK(LESS(b, (some)wide_of(0)), ADD(f, NEG(epsilon)), ADD(f, epsilon))
 #define LEFT(f, b, epsilon) PICK(LESS((some)wide_of(0), b), ADD(f, epsilon), ADD(f, NEG(epsilon)))
 
-// Include AT_ONCE consecutive rows in the results of a work-item.
+// Update the results of a work-item by AT_ONCE more rows. The rows are consecutive. The vectors ``right``, ``left``,
+// ``up`` and ``low`` have one component for each of them.
 // In:
-//   i              the first of the rows
-//   right, left    the derivatives of the dual objective to the right and to the left of each row's coefficient
-//   up, low        whether each row's coefficient can rise, and whether it can fall
+//   i        the number of the first of these rows
+//   right    the derivative of the dual objective by a row's coefficient, if the coefficient rises
+//   left     the derivative of the dual objective by a row's coefficient, if the coefficient falls
+//   up       whether a row's coefficient can rise
+//   low      whether a row's coefficient can fall
 // In and out:
-//   s    the results (type Partial): the extreme derivatives, the number of free rows, and the sum of ``right`` over
-//        the free rows. A row is free if its coefficient can rise and fall, and its two derivatives are equal.
+//   s    the results (type Partial) over all rows that the work-item has read:
+//          the smallest ``right`` of the rows whose coefficient can rise
+//          the largest ``left`` of the rows whose coefficient can fall, with the opposite sign
+//          the number of free rows, and the sum of ``right`` over the free rows
+//        A row is free if its coefficient can rise and fall, and its ``right`` equals its ``left``.
 inline void add_rows(Partial *s, const int i, const some right, const some left, const which up, const which low) {
   const some a = PICK(up, right, (some)WIDE_MAX), c = PICK(low, NEG(left), (some)WIDE_MAX);
   const which first = LESS(a, s->m), second = LESS(c, s->M), both = up && low && !LESS(left, right);
@@ -215,10 +221,13 @@ typedef struct {
 // In:
 //   g                  number of the group. The rows of nu-SVC and nu-SVR are in two groups, 0 and 1. In other
 //                      problems, all rows are in group 0.
-//   numbers, places    m and M of each of ``pieces`` chunks of rows, and their rows, as the kernel ``extremes`` wrote
-//                      them
+//   pieces             number of chunks into which the rows are divided
+//   numbers            m and M of each group in each chunk, as the kernel ``extremes`` wrote them
+//   places             for each group in each chunk, the row that has m and the row that has M, as the kernel
+//                      ``extremes`` wrote them
 // Out:
-//   *found    the result, which every item of the work-group gets
+//   *found    m and M of group g over all chunks, the row that has m, and the row that has M. Every item of the
+//             work-group gets this result.
 // Work-items: the items of a work-group divide the chunks among them. ``values`` and ``indices`` are local memory.
 INLINED void combine(Extremes *found, const int pieces, const int g, global const wide *numbers,
                      global const int *places, local wide *values, local int *indices) {

@@ -25,13 +25,13 @@
 // row of Q. An iteration reads row i of Q once, and keeps it in registers. The iteration uses row i to choose j, and
 // then to update the gradients. Row j of Q is also read once, for the update. The next two paragraphs are exceptions.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
-// has its own row i and its own violation. Both rows i and j of an iteration are of one group. To choose j, the items
-// read from row i of each group the kernel values with the rows of this group. When j is chosen, the items read all of
-// row i and row j, to update the gradients.
+// has its own candidate for row i, and its own violation. The larger violation counts. To choose j, the items read for
+// each row k of the working set one kernel value: that of row k and the candidate of the group of k. The group of the
+// chosen row j gives row i. The items then read all of row i and row j of Q, to update the gradients.
 // NO_BIAS: the sum of b is free. The slope of row k is the absolute value of its gradient if the objective falls when
 // b_k moves within its bounds, and otherwise 0. The violation is the largest slope. An iteration changes only one
-// coefficient, that of the row with the largest gain slope^2 / Q_kk. To update the gradients, an
-// iteration reads only this row of Q.
+// coefficient, that of the row with the largest gain slope^2 / Q_kk. To update the gradients, an iteration reads only
+// this row of Q.
 #ifndef EACH
 #define EACH 1  // rows of the working set that an item owns
 #endif

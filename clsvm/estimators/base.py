@@ -121,7 +121,8 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             learner._callback_task = callback_task
             learner._learn(X, y, sample_weight, started)
             del learner._callback_task
-            self.__dict__ = learner.__dict__  # self takes all results of its copy at once, or none after an error
+            # Self takes the results of the fitted copy ``learner`` only here, so a failed fit leaves self unchanged.
+            self.__dict__ = learner.__dict__
             if callback_task:
                 callback_task.end()
         if not self.fit_report_.converged:

@@ -23,7 +23,7 @@ from clsvm.parameters import PARAMETERS
 
 _OURS = {getattr(svm, name): getattr(estimators, name) for name in ("SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM")}
 _THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
-_KERNELS = ("linear", "poly", "rbf", "sigmoid", "precomputed")  # both libraries have these, with the same names
+_KERNELS = ("linear", "poly", "rbf", "sigmoid", "precomputed")  # names of the kernels that clsvm and scikit-learn share
 _COPIED = ("fit_status_", "shape_fit_", "n_iter_", "n_features_in_", "feature_names_in_", "class_weight_", "classes_")
 
 
@@ -159,7 +159,8 @@ def _other(model: Any, table: dict[Any, Any], whose: str) -> Any:
 def _shared(model: Any, *kinds: Any) -> dict[str, Any]:
     """Return the parameters that both classes in ``kinds`` have, with their values in ``model``, as a dict.
 
-    cache_size is left out, because its meaning differs between the libraries.
+    One class is an estimator of clsvm, and the other the same estimator of scikit-learn. The parameter cache_size is
+    left out, because it has different meanings in clsvm and in scikit-learn.
     """
     ours, theirs = (inspect.signature(kind).parameters.keys() for kind in kinds)
     return {name: getattr(model, name) for name in (ours & theirs) - {"cache_size"}}

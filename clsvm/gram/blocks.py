@@ -51,11 +51,12 @@ ROWS_SHARE, PLAIN_SHARE, SHARE, WORKING_SHARE = (
 )
 # bytes of solver state for each row of X: gradient, coefficient, bounds, and its indices in working set and row cache
 STATE_BYTES = 56
-BLOCK = 256 << 20  # largest size in bytes of a block of rows of X, unless a solve copies X to the device many times
+BLOCK = 256 << 20  # largest size in bytes of a block of rows of X; class BlockGram takes smaller blocks
 # UNIFIED: largest size in bytes of a block of X's rows, if a device that shares the host's memory reads X many times.
 # COPIED: largest size in bytes of a block of X's rows, if X is copied many times to a device with its own memory.
 UNIFIED, COPIED = 2 << 20, 64 << 20
-MIN_ROWS = 1280  # blocks of this many rows may exceed UNIFIED bytes, since with fewer rows some cores would idle
+# MIN_ROWS: blocks of up to MIN_ROWS rows may exceed the limit of UNIFIED bytes. With fewer rows, some cores would idle.
+MIN_ROWS = 1280
 ONE, TWO, COPY = (
     1.1,  # ONE: a pass over X takes 1.1 times the bytes of a block of rows, if one block is in memory at a time
     3,  # TWO: a pass over X takes 3 times the bytes of a block of rows, if a second block is copied during computations
@@ -68,7 +69,7 @@ ALIGNED = 128  # alignment in bytes of host arrays that become device buffers wi
 # FILLED: cost of copying one value if an OpenCL kernel reads it in host memory. One multiply-add costs 1.
 LAID, FILLED = 150, 20
 LARGER = 10 * 64  # bytes by which 10 buffers grow at most if each size is rounded up to a multiple of 64
-SAMPLE = 64  # memory for the rows U of K(X, U) is estimated from this many rows of X with the most nonzeros
+SAMPLE = 64  # the memory for the rows U of a kernel matrix K(X, U) is estimated from SAMPLE rows of X
 
 
 def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> Operator:
@@ -206,7 +207,8 @@ class Streamed:
                     if os.getpid() != process:
                         words = "a process that was forked while X was being read cannot continue the fit or prediction"
                         raise DeviceError(
-                            f"{words}: the thread that reads X is in the parent process only; continue there"
+                            f"{words}, because only its parent process has the thread that reads X; "
+                            "continue in the parent process"
                         )
                     made = coming.result()
                     if used is not None:
@@ -247,8 +249,9 @@ def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice
     """Yield slices that divide ``n`` rows into runs of at most ``step`` consecutive rows.
 
     ``cells`` is None if all rows have equally many entries. Otherwise cells[i] is the number of entries in the rows
-    before row i, and cells[n] is the number in all rows. A run is shortened if it would have more entries than
-    UNEVEN * step rows have on average.
+    before row i, and cells[n] is the number of entries in all rows. The mean number of entries in ``step`` rows is then
+    step * cells[n] / n. A run that has more than UNEVEN = 1.5 times this number of entries is shortened, but not to
+    fewer than 64 rows.
     """
     first = 0
     most = 0 if cells is None else int(UNEVEN * step * int(cells[n]) / n)
@@ -267,8 +270,10 @@ class Window:
     The copied rows are stored in lane groups. A lane group is V rows with interleaved values.
 
     :meth:`passing` copies one block of X after another into the same buffer, the window. :meth:`gather` copies single
-    rows into a panel, the buffer of the right-hand rows U of a product K(X, U). ``rows`` is the record of all rows of
-    X. :meth:`passing` takes the order and the squared norms of rows from the record.
+    rows into a panel. A panel is a device buffer that holds the rows U of a kernel matrix K(X, U).
+
+    The argument ``passing`` divides X into blocks. The argument ``rows`` describes all rows of X: their squared norms,
+    and the order in which the device stores them. ``centre`` is a vector (features,) that is subtracted from each row.
     """
 
     def __init__(self, passing: Streamed, rows: Rows, centre: NDArray[np.float64]) -> None:
@@ -280,17 +285,18 @@ class Window:
         # _cells[g]: number of stored values of the block whose first lane group (V rows) has the index g
         self._cells = {of.start: int(before[of.stop] - before[of.start]) for of in groups}
         at = np.concatenate([before[of.start : of.stop] - before[of.start] for of in groups])
-        # _where: arrays in host memory that tell kernels the order of rows, and where each lane group's data begin.
+        # _where: host arrays with the device's order of rows, and where each lane group (V rows) begins in its block.
         self._where = [_aligned(one) for one in (rows.order, at, *(arranged.groups[1:] if arranged else ()))]
         self._packer = Packer(passing.stream, passing.X.dtype, rows.dtype, centre)
         self._panel_at: dict[int, Buffer] = {}
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[tuple[Rows, Iterator[range]]]:
-        """Return a context manager. Its value is a record of all rows X (Rows), and an iterator over the blocks of X.
+        """Return a context manager, whose value is a pair: a :class:`Rows` object, and an iterator over blocks of X.
 
-        Each step of the iterator copies the next block into one buffer, the window. The step yields the indices of the
-        block's lane groups, each of which is V rows with interleaved values. The end of the context frees the window.
+        The Rows object describes all rows of X, which are stored in lane groups. A lane group is V rows with
+        interleaved values. Each step of the iterator copies the next block of X into one buffer, the window. The step
+        yields a range, the indices of the lane groups in the block. The end of the context frees the window.
         """
         stream, X, rows, itemsize = self._stream, self._passing.X, self._rows, self._passing.itemsize
         n, d = X.shape
@@ -312,9 +318,10 @@ class Window:
             yield LaneRows(**vars(rows), parts=(part,), at=where), blocks()
 
     def gather(self, panel: Panel, ids: Buffer) -> None:
-        """Copy rows of X into a panel, the buffer of the rows U of products K(X, U).
+        """Copy rows of X into a panel. A panel is a device buffer that holds the rows U of a kernel matrix K(X, U).
 
-        The int32 buffer ``ids`` holds a row number of X for each place in the panel. -1 gives a zero row.
+        The panel has a place for each row of U. The int32 buffer ``ids`` has a number for each place: the number of the
+        row of X that is copied to the place. A place with the number -1 gets a row of zeros.
         """
         stream, (n, d), groups = self._stream, self._passing.X.shape, range(panel.capacity // panel.width)
         if panel.capacity not in self._panel_at:
@@ -379,7 +386,7 @@ class BlockGram(Operator):
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> None:
         self.stream, self.kernel = stream, kernel
         self._streamed = streamed = Streamed(stream, X, plan, dtype, again=True)
-        # _rows_stay: the device keeps a copy of CSR rows U of K(X, U), because every product reads the copy again.
+        # _rows_stay: whether a CSR copy of the rows U of K(X, U) stays on the device, so that each product can read it.
         self._rows_stay = not layouts.LAYOUTS[streamed.single.kind].shared
         lengths = _entries(X) if self._rows_stay else np.zeros(X.shape[0])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
@@ -393,7 +400,7 @@ class BlockGram(Operator):
         self._share = streamed.share
         stream.reserve(self._share)
         self._window: Window | None = None
-        # The kernel of class Window subtracts a float64 vector from rows in host memory, so the device needs float64.
+        # Class Window launches an OpenCL kernel that subtracts a float64 vector from rows, so the device needs float64.
         near = not self._rows_stay and streamed.near and not stream.profile.lacks("float64")
         self.rows = self._first_pass(FILLED if near else LAID)
         if near:
@@ -424,11 +431,16 @@ class BlockGram(Operator):
         return Rows(one.kind, one.dtype, *at, layout_cost=laid * stored / n, words=words)
 
     def _each_block(self, work: Callable[[Gram, range, int], None]) -> None:
-        """Call ``work(gram, groups, base)`` for each block of X.
+        """Call ``work(gram, groups, base)`` for each block of X. A block is a range of consecutive rows.
 
-        ``gram`` is a Gram of the block or of all rows. ``groups`` are the indices of the block's lane groups (V rows
-        each) in ``gram``. Row i of X is row i + base of ``gram``: ``base`` is 0 for a Gram of all rows, and -b for a
-        Gram of the block that begins at row b. Buffers that ``work`` makes are freed after each block.
+        ``gram`` is a :class:`Gram`, which computes products with the kernel matrix of its rows. The rows of ``gram``
+        are either the rows of the block, or all rows of X. ``base`` is the difference of row numbers: row i of X is row
+        i + base of ``gram``. If ``gram`` has all rows of X, ``base`` is 0. Otherwise ``base`` is -b, where b is the
+        number of the block's first row in X.
+
+        The rows of ``gram`` are stored in lane groups. A lane group is V rows with interleaved values. ``groups`` is
+        the range of the lane groups in ``gram`` that store the block. Buffers that ``work`` makes are freed after each
+        block.
         """
         with self.unreserved():
             if self._window:
@@ -446,7 +458,10 @@ class BlockGram(Operator):
         return self.stream.unreserved(self._share)
 
     def _fetch(self, ids: NDArray[np.int32]) -> Gram:
-        """Store the rows with the row numbers ``ids`` on the device, and return the operator over these rows."""
+        """Store the rows of X with the numbers ``ids`` on the device, and return a :class:`Gram` of the stored rows.
+
+        The Gram computes products with the kernel matrix K(X', U), where X' are the stored rows and U any other rows.
+        """
         return Gram(self.stream, self._streamed.gathered(ids), self.kernel, self._slots)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
@@ -465,7 +480,7 @@ class BlockGram(Operator):
                 made.fetched.ids = np.sort(self._longest[:capacity])
                 made.fetched.gram = self._fetch(made.fetched.ids)
             if square:
-                # Make the cached buffer last, so that no error in this ``with`` block can free a buffer in the cache.
+                # ``slot`` puts a buffer into a cache, so call it last: an error after it would free the cached buffer.
                 self._few.slot(made.capacity)
         return made
 
@@ -508,7 +523,7 @@ class BlockGram(Operator):
             stream.write(fetched.at, wanted)
             self._window.gather(panel, fetched.at)
         else:
-            # Copy at least one row, because only a call that copies rows sets the other rows of ``panel`` to zero.
+            # If ``ids`` is empty, take one row of X instead: without a row, the loop would not set ``panel`` to zero.
             ids = ids if len(ids) else self._longest[:1]
             step = max(SAMPLE, self._share // self._row)
             with self.unreserved():
@@ -546,9 +561,10 @@ class BlockGram(Operator):
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         """Add D K(U, X) to the sums c, and write K(U, X) into ``store``, in one pass over all blocks of X.
 
-        U are the right-hand rows in the buffer ``panel``, and X the operator's rows. The buffer ``count`` holds the
-        number of rows U. ``update`` holds the weights D and the sums c. ``store`` or ``update`` may be None. ``end`` is
-        ignored, so the product takes all rows of X. If the panel has no right-hand rows, no pass is made.
+        K(U, X) is the kernel matrix between rows U and the rows X of this operator. The buffer ``panel`` holds the rows
+        U, and the buffer ``count`` holds the number of rows U. ``update`` holds the weights D and the sums c. If
+        ``update`` is None, nothing is added to sums. If ``store`` is None, K(U, X) is not written. ``end`` has no
+        effect: the pass always takes all rows of X. If there are no rows U, no pass is made.
         """
         if panel.fetched.count:
             self._each_block(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))

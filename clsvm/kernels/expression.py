@@ -201,11 +201,14 @@ class Expression:
                 yield from self._hoist(argument)
 
     def opencl(self, prefix: str) -> tuple[list[str], str]:
-        """Return the OpenCL statements and the OpenCL text that compute the value of this expression.
+        """Return a list of OpenCL statements, and an OpenCL expression for the value of this expression tree.
 
-        Each statement defines a variable for a subtree that occurs more than once. All values have the OpenCL type
-        ``kv``, in which OpenCL kernels evaluate kernel functions. The subtrees in :attr:`hoisted` are arguments of the
-        OpenCL kernel. An argument's name is ``prefix`` followed by the subtree's position in :attr:`hoisted`.
+        Each statement defines a variable for a subtree that occurs more than once. The OpenCL expression uses these
+        variables. All values have the OpenCL type ``kv``, in which OpenCL kernels evaluate kernel functions.
+
+        The tuple :attr:`hoisted` has the subtrees that depend only on parameters of the kernel function. The host
+        computes the value of each of these subtrees, and passes it to the OpenCL kernel as an argument. The name of the
+        argument is ``prefix`` followed by the position of the subtree in :attr:`hoisted`.
         """
         arguments = {node: f"{prefix}{i}" for i, node in enumerate(self.hoisted)}
         times: Counter[Node] = Counter()
@@ -363,8 +366,8 @@ class Extent(NamedTuple):
     """Hold the range of the sizes of some rows, and the range of the absolute values of the rows' entries.
 
     For a kernel function of inner products, the size of a row is its squared norm. Any other kernel function K(x, y)
-    depends on a sum of terms e(x_j, y_j) over the features j. The size of x is then an estimate of the largest absolute
-    value of this sum for any row y (Kernel.sizes).
+    depends on a sum s(x, y) of terms e(x_j, y_j) over the features j. The size of a row x is then twice the larger of
+    |s(0, x)| and |s(x, x)|, where 0 is a row of zeros (Kernel.sizes).
 
     Attributes
     ----------
@@ -485,16 +488,20 @@ def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArra
     xx = between(rows.least, rows.largest, wide)[:, None, None]
     yy = between(others.least, others.largest, wide)[:, None]
     with np.errstate(invalid="ignore"):  # infinite norms give nan
-        # Where xx = yy, |x| |y| = xx is used without square roots, so that the cosine 1 gives a sqdist of exactly 0.
+        # If |x|^2 = |y|^2, |x| |y| is taken as |x|^2 without square roots, so that x = y gives |x - y|^2 = 0 exactly.
         dot = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy)) * _COSINES
         return {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0)}
 
 
 def elements(rows: Extent, others: Extent, signs: Sequence[int], wide: type) -> dict[str, NDArray[Any]]:
-    """Return entries of rows x and y, of type ``wide``, at which rounding errors are tested.
+    """Return test values of an entry x_j of a row x and of an entry y_j of a row y.
 
-    An entry is 0 or has a sign in ``signs``, which lists 1, -1 or both. ``rows`` gives the smallest and the largest
-    absolute entry of the rows x, and ``others`` those of the rows y.
+    The caller measures at these values the rounding errors of a function of x_j and y_j. The result is a dict with two
+    arrays of type ``wide``: "x" has values of x_j, and "y" has values of y_j. The arrays broadcast to all pairs of a
+    value of x_j and a value of y_j.
+
+    The values are 0, and numbers with the signs in ``signs``, which lists 1, -1 or both. ``rows`` gives the smallest
+    nonzero and the largest absolute value of x_j, and ``others`` gives the same for y_j.
     """
     x, y = (
         np.concatenate([[0.0], *(sign * between(one.low, one.high, wide) for sign in signs)]) for one in (rows, others)

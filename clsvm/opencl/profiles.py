@@ -1,4 +1,7 @@
-"""Define device profiles: sizes of OpenCL kernels and costs of operations for a kind of device. PROFILES lists them.
+"""Define profiles of devices, each for one kind of device. PROFILES lists the profiles.
+
+A profile holds sizes for OpenCL kernels, such as the number of kernel values that a work-group computes in registers.
+It also holds costs, which are the estimated times of operations.
 
 ``clsvm tune`` measures which sizes are fastest on the user's devices. It stores these sizes in one JSON file in the
 user's cache folder, which every fit reads:
@@ -7,8 +10,8 @@ user's cache folder, which every fit reads:
 
 KEY names the platform, the device, the driver and the default profile. A value in the file is valid if it is in SEARCH,
 the table of permitted values. If a value for a device is invalid, all values for this device are ignored with one
-warning. A damaged file, or a file of another version, is ignored as a whole, with one warning. Costs that earlier
-versions of clsvm stored (RATES) are ignored without a warning.
+warning. A damaged file, or a file of another version, is ignored as a whole, with one warning. Earlier versions of
+clsvm also stored costs in the file. RATES lists the names of these costs, which are ignored without a warning.
 """
 
 from __future__ import annotations
@@ -42,13 +45,15 @@ def shape_class(working: int) -> str:
 
 @dataclass(frozen=True)
 class Profile:
-    """Hold the sizes of OpenCL kernels, and the costs of operations, for a kind of device.
+    """Hold sizes for OpenCL kernels, and costs of operations, for a kind of device.
 
-    The unit of a cost is the time of one multiply-add in a product of dense rows. The defaults suit a CPU with 512-bit
-    vectors. The terms below are:
+    The sizes say how much a work-item or a work-group does. The costs are the estimated times of operations. The unit
+    of a cost is the time of one multiply-add in a product of dense rows. The defaults suit a CPU with 512-bit vectors.
+    The terms below are:
 
     - K(X, U) is the kernel matrix between rows X and rows U. The rows U are called right-hand rows.
     - A lane group is a number of rows of X whose values are stored interleaved.
+    - An outer iteration of the solver chooses a working set of rows, and solves the dual over these rows by SMO.
     - A tile is a block of values of K(X, U) that is computed in registers. One work-item (style "simd") or one
       work-group (style "workgroup") computes a tile.
 
@@ -66,7 +71,7 @@ class Profile:
 
         - GROUPS: number of lane groups in a tile;
         - COLUMNS: number of right-hand rows in a tile;
-        - BLOCKS: number of blocks of right-hand rows in a tile; a block has as many rows as a lane group;
+        - BLOCKS: number of right-hand rows in a tile, divided by the number of rows of a lane group;
         - RX: number of rows of X for which one work-item computes values;
         - DEPTH: number of features that local memory holds at a time;
         - AHEAD: number of features by which prefetches are ahead of the computation.
@@ -78,7 +83,7 @@ class Profile:
     cluster
         number of lane groups in a cluster of rows. The rows of a cluster are nonzero in similar columns.
     group
-        number of work-items of a work-group in reductions.
+        number of work-items of a work-group in reductions, such as sums over all rows.
     smo_items
         largest number of work-items in a work-group that solves the dual over a working set.
     block
@@ -92,7 +97,7 @@ class Profile:
         largest number of rows of a dual problem that one work-item or one work-group solves alone. Larger problems are
         solved faster by the whole device.
     sync
-        number of outer iterations of the solver between two reads of its state by the host.
+        number of outer iterations between two times that the host reads the state of the solver.
     bits_cost
         cost of multiplying two 32-bit words. A word holds 32 features of a row whose features are all 0 or 1.
     csr_cost
@@ -123,10 +128,12 @@ class Profile:
     factor_cost
         cost of a multiply-add of the host's Cholesky factorisation in one thread.
     patience
-        number of SMO iterations per coefficient of a small dual problem. A device that has not solved the problem after
-        about so many iterations hands it over to the host.
+        limit of SMO iterations for a small dual problem, divided by the number of coefficients of the problem. If the
+        device has not solved the problem after about ``patience`` * (number of coefficients) SMO iterations, the host
+        solves it.
     wide
-        type of gradients and coefficients: "double", or "pair". A pair is two float32 numbers, whose sum is the value.
+        number type of gradients and coefficients: "double", or "pair". A pair is two float32 numbers, whose sum is the
+        value. This attribute has nothing to do with the tile size "wide".
     """
 
     name: str
@@ -346,7 +353,10 @@ def with_tuned(profile: Profile, name: str) -> Profile:
 
 
 def _valid(style: str, field: str, value: Any) -> bool:
-    """Return whether SEARCH permits ``value`` for the profile field ``field`` of profiles with this kernel style."""
+    """Return whether SEARCH permits ``value`` for the attribute ``field`` of a :class:`Profile`.
+
+    SEARCH is the table of permitted values. The kernel style of the profile is ``style``: "simd" or "workgroup".
+    """
     if field == "tiles":
         allowed = SEARCH[style]["tiles"]
         return isinstance(value, dict) and all(tile in allowed.get(name, ()) for name, tile in value.items())

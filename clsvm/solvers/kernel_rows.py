@@ -33,10 +33,12 @@ from clsvm.solvers.result import Settings
 from clsvm.solvers.state import Selection, State
 
 Positions = NDArray[np.int32]
-CACHE_SHARE = 0.75  # share of the free memory for the row cache; the float64 check needs the rest
+# CACHE_SHARE: largest share of free memory that the row cache takes. Checks of the solution in float64 need the rest.
+CACHE_SHARE = 0.75
 SINGLE_VALUE = 4.0  # factor by which a value of a cached row costs more if it is read alone, not with the whole row
 IDLE = 0.05  # assumed share of a working set's rows whose coefficients do not change in an outer iteration
-# Half of a working set stays in the next one. 1/4 of the kernel matrix is kept, 3/8 computed, 3/8 set by symmetry.
+# NEW_SHARE: share of a working set's kernel matrix that is computed, if half of the previous working set's rows stay.
+# The other values of the kernel matrix are known: 1/4 stay from the previous working set, and 3/8 follow by symmetry.
 NEW_SHARE = 3 / 8
 # Once FIRST_PREFETCH * n rows of K (n, n) were computed, a solve considers computing all other rows of K in advance.
 FIRST_PREFETCH = 1 / 8
@@ -44,7 +46,7 @@ MIN_GAIN = 1.25  # rows are computed in advance only if the expected saving exce
 REUSED = 1 / 2  # if kernel values are cheap, rows of K (n, n) are cached only after REUSED * n of them were computed
 FUNCTION = 1 / 2  # computing a kernel value from an inner product costs FUNCTION * Profile.value_cost
 MIN_WORKING_SET = 16  # smallest working set that "auto" takes, in rows
-# Numbers that the cost model of working sets assumes, fitted to the data sets a9a, ijcnn1, covtype and MNIST
+# Constants of the model that estimates the cost of a solve, fitted to the data sets a9a, ijcnn1, covtype and MNIST
 DECLINE, FRESH, INNER_STEPS = (
     0.3,  # DECLINE: the number of coefficient changes in a solve with working sets of W rows varies as W^-DECLINE
     0.65,  # FRESH: share of the rows of a working set whose coefficients change in an outer iteration
@@ -88,15 +90,16 @@ def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None =
 def compute_rows_first(
     profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: int, missing: bool = True
 ) -> bool:
-    """Return whether to compute whole rows K(ws, X) for a working set ws before the kernel matrix K(ws, ws).
+    """Return whether to compute the rows K(ws, X) of the kernel matrix K before the values K(ws, ws).
 
-    X are all rows. The row cache must be able to hold K(ws, X).
+    ws is the working set, and X are all rows. If the result is true, K(ws, ws) is then copied from K(ws, X). The row
+    cache must have room for K(ws, X).
 
     n: number of values of a row of K.
     W: number of rows of the working set.
     idle: number of times so far that a row entered a working set and its coefficient did not change.
-    steps: number of outer iterations so far.
-    missing: whether the row cache lacks any row of K.
+    steps: number of outer iterations so far. An outer iteration chooses one working set, and solves the dual over it.
+    missing: whether at least one of the n rows of K is not in the row cache.
     """
     if not missing:
         return copy_cost(profile) < rows.tile_cost
@@ -240,8 +243,10 @@ class KernelRows:
     def plan(self, stay: int, all_rows: bool = False) -> None:
         """List the rows of the working set whose coefficients changed, in two lists: hits and misses.
 
-        A row i is a hit if its kernel values K(i, X) are in the row cache, and else a miss. The method also begins the
-        next working set: its first rows are the last ``stay`` rows of this working set.
+        A row i is a hit if its kernel values K(i, X) with all rows X are in the row cache, and else a miss.
+
+        The method also makes room for the next working set. The last ``stay`` rows of the list of the working set move
+        to the front of the list, and all other rows are removed from the list.
 
         all_rows: list all rows of the working set, whether their coefficients changed or not.
         """
@@ -304,14 +309,14 @@ class KernelRows:
     def slots(self) -> Positions:
         """Return for each row i the slot of its kernel values K(i, X) in the row cache, or -1 if the cache lacks them.
 
-        Rows are in the device's order of rows.
+        A slot is the place of one row in the cache. Rows i are in the order in which the device stores the rows X.
         """
         return self.state.stream.read(self.cache.slot_of, np.int32, self.state.n)
 
     def missing(self) -> Positions:
-        """Return the positions of the rows i whose kernel values K(i, X) the row cache lacks.
+        """Return, in ascending order, the positions of all rows i whose kernel values K(i, X) are not in the row cache.
 
-        The positions are in the device's order of rows, and ascend.
+        X are all rows. The position of a row is its index in the order in which the device stores the rows.
         """
         at = self.state.gram.rows.position
         return np.sort(at[self.slots()[at] < 0])
@@ -347,10 +352,13 @@ class KernelRows:
     def prefetch(self, deadline: float = np.inf) -> tuple[int, int]:
         """Compute all rows of K that the row cache lacks, or as many as time allows, and store them in the cache.
 
-        Return two numbers: the number of rows that are new in the cache, and the number of their values that were
-        copied by symmetry, divided by the length of a row. Do nothing if the cache has no room for all missing rows.
+        Return two numbers. The first is the number of rows of K that were added to the cache. Some values of these rows
+        were not computed but copied by symmetry, K_ij = K_ji. The second number is the number of copied values, divided
+        by the number of values of a row.
 
-        deadline: perf_counter() at which the time is over.
+        If the cache has no room for all missing rows, the method does nothing, and returns 0 and 0.
+
+        deadline: value of perf_counter() at which the time is over.
         """
         state, cache, stream = self.state, self.cache, self.state.stream
         if self._settings.progress:

@@ -97,10 +97,10 @@ SQUARE = 16  # carry.cl copies blocks of SQUARE x SQUARE values; must equal SIDE
 
 
 def copies(profile: Profile, dtype: str) -> Variant:
-    """Return the program with two OpenCL kernels that copy values within Q, the kernel matrix among a working set.
+    """Return the program with two OpenCL kernels that copy values within Q, the kernel matrix of a working set's rows.
 
-    ``carry`` moves the values among rows that stay from the last working set. ``mirror`` copies half of Q to the other
-    half by symmetry.
+    Some rows of a working set were also in the last working set, at other positions. ``carry`` copies the kernel values
+    between these rows to their new places in Q. ``mirror`` copies half of Q to the other half by symmetry.
     """
     return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*record.options(profile, dtype),), "carry")
 
@@ -179,10 +179,12 @@ class SmoKernel:
         sets: number of working sets.
         n: number of rows of the problem. For Crammer and Singer's multiclass SVM, the pair (rows, classes).
         ws: buffer with the row numbers of the working sets.
-        Q: buffer with the kernel matrix among each working set.
+        Q: buffer for the kernel matrix of each working set's rows.
         state: buffers with gradients, coefficients, bounds, epsilon, changes of coefficients and counters.
-        rows: arguments from which the kernel computes rows of Q when it needs them; empty if Q is given.
-        memory: scratch memory of the kernel, by default local memory.
+        limits: conditions on which the iterations end (:class:`Limits`).
+        rows: empty if Q already has all kernel values. Otherwise the values of the arguments from which the OpenCL
+            kernel computes a row of Q when an iteration needs it.
+        memory: scratch memory of the OpenCL kernel, by default local memory.
         """
         memory = memory or local(VECTOR_STATE * self._W if self._items == 1 else 8)
         self._kernel((self._items * sets,), (self._items,), n, self._W, ws, Q, state, limits, memory, rows)
@@ -255,9 +257,10 @@ class State:
         return self.stream.read_wide(self.f, (self.P, self.n))[:, self.gram.rows.position]
 
     def now(self) -> tuple[Problem, Vector, Vector]:
-        """Return the problem, its coefficients and its gradients, both (problems, rows), in the caller's order of rows.
+        """Return a :class:`Problem`, the coefficients b and the gradients, in the caller's order of rows.
 
-        The bounds and the linear term of the problem are rounded to the device's numbers.
+        The Problem holds one or more dual problems over the same rows. The coefficients are an array (problems, rows),
+        and so are the gradients. The bounds and the linear terms in the Problem are rounded as on the device.
         """
         f = self.gradients()
         certificate.finite(f, self.gram.kernel)
@@ -294,17 +297,19 @@ def _chunks(profile: Profile, n: int) -> int:
 class Selection:
     """Choose a working set of W rows from n rows. Call :meth:`clear` first.
 
-    The OpenCL kernels scan the n rows in chunks, one for each work-group.
+    The OpenCL kernels scan the n rows in chunks, one for each work-group. A chunk is a range of consecutive rows.
 
     Attributes
     ----------
     numbers
-        smallest and largest derivative of the dual in each chunk of rows, and sum of the derivatives for free
-        coefficients (:meth:`read_extremes`).
+        device buffer with three numbers for each chunk (:meth:`read_extremes`): the smallest and the largest derivative
+        of the dual by a coefficient, and the sum of the derivatives by free coefficients.
     places
-        row numbers of the smallest and largest derivative in each chunk, and the count of free coefficients.
+        device buffer with three integers for each chunk: the row of the smallest derivative, the row of the largest
+        derivative, and the number of free coefficients.
     counters
-        four counters of the solve (:meth:`KernelRows.counters`).
+        device buffer with four integers that OpenCL kernels count during the solve, such as the number of SMO
+        iterations (:meth:`KernelRows.counters`).
     ws
         row numbers of the working set, -1 for no row. The buffer has room for ``stride`` row numbers, and W are used.
     """
@@ -365,14 +370,16 @@ class Selection:
         return np.asarray(self.stream.read_wide(self._sums, (self.chunks, 3)).sum(axis=0))
 
     def merge_extremes(self, least: Vector, most: Vector) -> None:
-        """Include rows on other devices in the extreme derivatives by which :meth:`choose` finds violating rows.
+        """Merge extreme derivatives of the dual for rows on other devices into the extreme derivatives on this device.
 
-        A group is the rows whose coefficients have one fixed sum, or all rows if no sum is fixed.
+        Afterwards, :meth:`choose` compares rows on this device with the extremes over all devices, and so finds the
+        rows that violate the optimality conditions.
 
-        least: smallest derivative of the dual in each group, (groups,), among coefficients that can rise, for the rows
-            on other devices.
-        most: largest derivative of the dual in each group, (groups,), among coefficients that can fall, for the rows on
-            other devices.
+        A group is a set of rows. In nu-SVC and nu-SVR there are two groups, and the coefficients of each group have a
+        fixed sum. In other problems, all rows are one group. Both arguments have one number for each group.
+
+        least: smallest derivative by a coefficient that can rise, over the rows on other devices, (groups,).
+        most: largest derivative by a coefficient that can fall, over the rows on other devices, (groups,).
         """
         numbers, places, counters = self.read_extremes()
         lower, higher = least < numbers[0, :, 0], most > numbers[0, :, 1]
@@ -395,13 +402,18 @@ class Selection:
         self.over_rows(self._k["collect"], view, self.in_set, chosen)
 
     def read_extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
-        """Read what extremes.cl computed for each chunk of rows, and the counters of the solve; return three arrays.
+        """Read two arrays with results for each chunk of rows, and an array with counters of the solve.
 
-        A group is the rows whose coefficients have one fixed sum, or all rows if no sum is fixed. The first array
-        (chunks, groups, 4) has the smallest and the largest derivative of the dual, the sum of the derivatives for free
-        coefficients, and an unused number. The second array (chunks, groups, 4) has the row of the smallest derivative,
-        the row of the largest, the number of free coefficients, and an unused number. The third array has the counters
-        (4,).
+        A chunk is a range of consecutive rows. A group is a set of rows. In nu-SVC and nu-SVR there are two groups, and
+        the coefficients of each group have a fixed sum. In other problems, all rows are one group. The derivatives are
+        derivatives of the dual by a coefficient. A coefficient is free if it can rise and fall, and if the dual is
+        differentiable at its value.
+
+        The first array (chunks, groups, 4) has the smallest derivative by a coefficient that can rise, the largest
+        derivative by a coefficient that can fall, the sum of the derivatives by free coefficients, and an unused
+        number. The second array (chunks, groups, 4) has the row of the smallest derivative, the row of the largest
+        derivative, the number of free coefficients, and an unused number. The third array (4,) has the counters, such
+        as the number of SMO iterations (:meth:`KernelRows.counters`).
         """
         numbers, places, counters = self._extremes.read(self.stream)
         return self.stream.narrow(numbers), places, counters
@@ -409,10 +421,12 @@ class Selection:
     def optimality(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
         """Read four arrays (groups,) about the optimality of the solve, and its counters (:meth:`KernelRows.counters`).
 
-        A group is the rows whose coefficients have one fixed sum, or all rows if no sum is fixed. The numbers of the
-        first two arrays are derivatives of the dual: the smallest among coefficients that can rise, and the largest
-        among coefficients that can fall. The third is the number of free coefficients, and the fourth the sum of their
-        derivatives.
+        A group is a set of rows. In nu-SVC and nu-SVR there are two groups, and the coefficients of each group have a
+        fixed sum. In other problems, all rows are one group. Each array has one number for each group. The first array
+        has the smallest derivative of the dual by a coefficient that can rise. The second array has the largest
+        derivative of the dual by a coefficient that can fall. The third array has the number of free coefficients: a
+        coefficient is free if it can rise and fall, and if the dual is differentiable at its value. The fourth array
+        has the sum of the derivatives by free coefficients.
         """
         numbers, places, counters = self.read_extremes()
         least, most = numbers[..., 0].min(axis=0), numbers[..., 1].max(axis=0)

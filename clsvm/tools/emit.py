@@ -43,33 +43,36 @@ _ARGUMENTS = {
 
 
 def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, d: int = 0) -> str:
-    """Return the OpenCL text that computes kernel values K(x_i, u) of rows x_i and u, or their weighted sums over u.
+    """Return an OpenCL program that computes kernel values K(x_i, u) of rows x_i and u, or their weighted sums over u.
 
     Parameters
     ----------
     kernel : Kernel
         Kernel function. Its parameters are arguments of the OpenCL kernel, so one text serves all parameter values.
     product : str
-        Key of PRODUCTS: "rows" for the kernel values, "update" for the weighted sums, "both" for both.
+        Key of PRODUCTS: "rows" for the kernel values, "update" for the weighted sums, "both" for values and sums.
     kind : str
         Name of the format in which the rows x_i are stored: a key of gram.layouts.LAYOUTS.
     dtype : {"float32", "float64"}
         Data type of kernel values.
     profile : Profile
-        Profile of the device.
+        Profile of the device for which the program is made. It has the sizes of work-groups that suit the device, and
+        says whether the device has double precision.
     d : int, default=0
-        Number of features. Column numbers have 16 bits if d is at most 65536, else 32 bits.
+        Number of features. It only decides the type of column numbers in sparse formats: they have 16 bits if d is at
+        most 65536, and else 32 bits. The default thus gives 16 bits.
 
     Returns
     -------
     str
-        The text, with a comment that says how to run it.
+        The text of the program. A comment at its head says how to run the program.
 
     Raises
     ------
     ValueError
-        If there is no such product, format of rows or dtype, or if the kernel function or the profile does not support
-        it. ValueError is also raised if rows in this format need several OpenCL kernels to compute a kernel value.
+        If ``product``, ``kind`` or ``dtype`` is not one of the permitted values, if the device lacks ``dtype``,
+        if rows in the format ``kind`` do not allow the kernel function, or if they need several OpenCL kernels to
+        compute a kernel value.
     """
     for got, allowed in ((product, PRODUCTS), (kind, LAYOUTS), (dtype, ("float32", "float64"))):
         if got not in allowed:

@@ -16,14 +16,15 @@
 // number of rows x_i that a vector instruction computes side by side.
 // In:
 //   first                          the number u of the launch's first row of U
-//   base                           the number i of the row of X whose values have index 0 in S and c
+//   group0, groups                 the launch takes the rows i of X from group0 * V to (group0 + groups) * V - 1
+//   base                           row i of X has the index i - base in S and in c
 //   size, starts_of, ends, rows_of, values    the inverted index of X (see below)
 //   columns                        the number of columns of the inverted index
 //   rows, indptr, indices, data    the rows y_u: y_u is row rows[u] of a CSR matrix
 //   xx, norms                      squared norms: xx[i] = |x_i|^2, norms[rows[u]] = |y_u|^2
 //   dense                          the densely stored columns of X
 //   dense_columns                  the number of densely stored columns
-//   block                          the same columns of the launch's rows of U (dense_columns_simd.mako)
+//   block                          the densely stored columns of the launch's rows of U (dense_columns_simd.mako)
 //   count                          count[0] is the number of rows of U
 //   slot                           slot[u] is the row of S for the kernel values of y_u
 //   D                              only with the macro UPDATE: D[p][u] is the weight of row y_u in problem p
@@ -40,8 +41,8 @@
 //                   (dense_columns_simd.mako). A work-item takes V rows x_i. Without densely stored columns, gram does
 //                   not run, and match begins with S = 0.
 //   match           adds x_i[k] * y_u[k] to S[slot[u]][i - base] for each column k in which both rows have a sparse
-//                   entry. Then it replaces each sum by the kernel value. A work-item takes one row y_u and one block
-//                   of rows x_i, so that its sums stay in the core's cache.
+//                   entry. Then match replaces each sum by the kernel value. A work-item takes one row y_u and one
+//                   block of rows x_i, so that the sums of the work-item stay in the core's cache.
 //   add_weighted    computes c. It runs only with UPDATE. A work-item takes WEIGHED rows i.
 <%def name="parameters()">\
 const int group0, const int groups, const int base, global const long *restrict indptr,
