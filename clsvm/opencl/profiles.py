@@ -60,7 +60,7 @@ class Profile:
     Attributes
     ----------
     name
-        key in PROFILES.
+        name of the profile: its key in the table PROFILES.
     style
         kernel style. In the style "simd" a work-item computes with explicit vectors. In the style "workgroup"
         work-items share local memory.
@@ -114,11 +114,11 @@ class Profile:
     cluster_cost
         cost of finding the cluster of a row. On a GPU this cost is large, because only one work-group does this work.
     cache_cost
-        cost of reading a value from the cache of rows of K.
+        cost of reading a kernel value from the cache of rows of the kernel matrix.
     stored_cost
         cost of reading a value of a stored K(X, U) and adding it to weighted sums, if all values are read in order.
     outer_cost
-        cost of launching an outer iteration's kernels and waiting for them.
+        cost of launching the OpenCL kernels of an outer iteration and waiting for them.
     selection_cost
         cost per training row of choosing a working set.
     smo_cost
