@@ -34,7 +34,7 @@ Vector = NDArray[np.float64]
 Request = tuple[Any, ...]
 Worker = TypeVar("Worker")
 Piece = TypeVar("Piece")
-TRIES = 3  # a fit fails if the same training rows are lost more than this many times in one request to workers
+TRIES = 3  # a fit fails if workers with the same training rows fail more than this many times during one request
 _ENDED = object()  # a worker's thread sends this message when it ends without an error
 _POLL = 0.2  # seconds between two checks for Ctrl-C
 

@@ -1,12 +1,13 @@
 // Multiply parts of matrices by AMD's matrix units (v_mfma_f32_32x32x2f32), in float32:
 //   sums[u][i] += sum_j y_u[j] * x_i[j],   over 2 features j, for 32 rows x_i of X and 32 rows y_u of U
-// The sums belong to a product K(X, U), and the rows y_u are called right-hand rows.
-// One instruction reads a part of a matrix, called a fragment. The 64 work-items of a wavefront hold a fragment
-// together, in the layout of AMD's CDNA manual.
-// The rows x_i are the rows of the manual's matrix A. With this choice, every four consecutive sums of a work-item
-// belong to one row y_u and to four consecutive rows x_i.
-// EMULATED: the same sums are computed in OpenCL C, without matrix units. All items of a work-group then call
-// ``multiplied`` together, and exchange their values through local memory.
+// The sums are parts of inner products for a kernel matrix K(X, U). The rows y_u are called right-hand rows.
+// One instruction multiplies two parts of matrices, called fragments: 2 features of 32 rows x_i and of 32 rows y_u. The
+// 64 work-items of a wavefront hold the fragments and the 32 x 32 sums together, in the layout of AMD's CDNA manual.
+// Each work-item holds one number of each fragment, and an array of 16 sums.
+// The rows x_i are the rows of the manual's matrix A. With this choice, the elements 4 * m to 4 * m + 3 of the array
+// belong to one row y_u and to four consecutive rows x_i, for m = 0 .. 3.
+// With the macro EMULATED, the function ``multiplied`` computes the same sums in OpenCL C, without matrix units. All
+// work-items of a work-group must then call this function together, because they exchange values through local memory.
 #define WARP 64  // work-items that hold a fragment together
 #define FRAGMENT_ROWS 32
 #define FRAGMENT_VECTORS 32

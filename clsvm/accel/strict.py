@@ -28,7 +28,10 @@ class NoMarginError(Exception):
 
 
 class NuSVC(own.NuSVC):
-    """Fit a nu-SVC as clsvm's NuSVC does, but raise NoMarginError if two classes have no margin between them."""
+    """Fit a nu-SVC as clsvm's NuSVC does, but raise an error where clsvm's NuSVC only warns.
+
+    The error is NoMarginError. It is raised if the solution for a pair of classes has a margin of at most ``tol``.
+    """
 
     def _check_margins(self, rho: Any, problems: Any) -> None:
         if (self._margins(rho) <= self.tol).any():

@@ -132,9 +132,10 @@ def _print(text: bytes) -> None:
 
 
 def _extremes(X: Array) -> tuple[Array, Array, Array]:
-    """Return the indices of the columns in which the CSR matrix X has entries, and each column's minimum and maximum.
+    """Return the indices of the nonempty columns of the CSR matrix X, and the minimum and maximum of each of them.
 
-    The indices ascend. Values that are not stored count as 0.
+    A column is nonempty if at least one row of X stores a value in it. The indices ascend. In a nonempty column, values
+    that are not stored count as 0.
     """
     import numpy as np
     from scipy import sparse

@@ -39,8 +39,8 @@ def plan(
 ) -> Plan:
     """Choose how :func:`cholesky` and :func:`lauum` compute with a matrix (n, n): by LAPACK, or by tiles on a device.
 
-    If the device is a CPU or lacks the dtype, LAPACK works on the whole matrix on the host. LAPACK ignores
-    ``memory_limit``. Otherwise, or if ``tile`` is given, the device works on three square tiles of the matrix at a
+    If ``tile`` is None, and if the device is a CPU or lacks the dtype, LAPACK works on the whole matrix on the host.
+    ``memory_limit`` then has no effect. In all other cases, the device works on three square tiles of the matrix at a
     time.
 
     Parameters
@@ -132,7 +132,8 @@ def cholesky(
         Whether the factor replaces A, which may be a memory-mapped file. If A is in C or Fortran order, no copy of A is
         made. C order is faster for U, and Fortran order for L.
     clean : bool, default=True
-        Whether the triangle of the result opposite the factor is set to zero. Otherwise this triangle is that of A.
+        Whether the other triangle of the result, which does not hold the factor, is set to zero. If False, the other
+        triangle has the entries that A has there.
     device, memory_limit, tile
         Parameters of :func:`plan`.
 
@@ -168,18 +169,19 @@ def lauum(
     memory_limit: int | str | None = None,
     tile: int | None = None,
 ) -> Matrix:
-    """Compute U U' of an upper triangular matrix U, or L'L of a lower one.
+    """Compute the product U U' of an upper triangular matrix U, or the product L'L of a lower triangular matrix L.
 
     Parameters
     ----------
     U : array of shape (n, n)
-        The matrix. Only one triangle is read: the lower one if ``lower``, else the upper one.
+        The matrix U, or L if ``lower``. Only its triangle is read: the lower one if ``lower``, else the upper one.
     lower : bool, default=False
-        Whether to compute L'L of the lower triangle.
+        Whether the matrix is lower triangular, so that L'L is computed.
     overwrite : bool, default=False
-        Whether the result replaces U.
+        Whether the result replaces the matrix that is passed as U. Otherwise the result is a new array.
     clean : bool, default=True
-        Whether the triangle opposite the product is set to zero. Otherwise this triangle is that of U.
+        Whether the other triangle of the result, which does not hold the product, is set to zero. If False, the other
+        triangle has the entries that U has there.
     device, memory_limit, tile
         Parameters of :func:`plan`.
 

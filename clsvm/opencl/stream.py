@@ -27,7 +27,7 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.runtime import cl
 from clsvm.threads import check_interrupt
 
-Buffer = Any  # a pyopencl buffer, which other modules only pass on
+Buffer = Any  # a pyopencl buffer; other modules only pass buffers on to streams and OpenCL kernels
 # Arrays are copied to a GPU by way of two pieces of pinned memory: threads fill one while the GPU reads the other.
 PIECE = 8 << 20  # bytes of each of the two pieces of pinned host memory
 COPY_THREADS = 4  # at most this many threads, and at most half of the cores, fill a piece of pinned host memory
@@ -47,7 +47,7 @@ class Stream:
     lock
         lock that the stream holds while it calls the OpenCL runtime.
     profile
-        sizes of OpenCL kernels and costs of operations for the device (:class:`clsvm.opencl.profiles.Profile`).
+        work sizes of OpenCL kernels and costs of operations on the device (:class:`clsvm.opencl.profiles.Profile`).
     largest
         size in bytes of the largest buffer that the device allows.
     limit
@@ -56,12 +56,12 @@ class Stream:
         tuple of OpenCL context, profile and memory_limit. A :class:`clsvm.opencl.memory.DeviceCache` returns a value
         only to streams that have the same setting as the stream that stored the value.
     allocated
-        bytes that the stream has allocated now.
+        number of bytes that the stream has allocated or reserved at present.
     peak
         largest value that ``allocated`` has had.
     reads
-        list of the objects :class:`clsvm.opencl.memory.DeviceCache` whose values the stream uses. Their bytes count in
-        ``allocated``. The values outlive the stream.
+        list of caches (:class:`clsvm.opencl.memory.DeviceCache`) with values that the stream may be using. If the
+        stream lacks memory, it does not empty these caches. The values stay on the device after the stream ends.
     queue
         address of the OpenCL command queue, as a number.
     compute_units
@@ -137,7 +137,8 @@ class Stream:
                 yield other
         finally:
             self.allocated -= nbytes
-            self.peak = max(before, self.peak - nbytes + other.peak - start)  # upper bound of both streams' joint peak
+            # The two streams may reach their peaks at different times. The sum of the two peaks is an upper bound.
+            self.peak = max(before, self.peak - nbytes + other.peak - start)
 
     def charge(self, nbytes: int) -> None:
         """Add ``nbytes`` to the number of allocated bytes. A negative ``nbytes`` counts bytes as freed."""
@@ -145,12 +146,13 @@ class Stream:
         self.peak = max(self.peak, self.allocated)
 
     def reserve(self, nbytes: int) -> None:
-        """Reserve ``nbytes`` bytes of the stream's memory limit: count them as allocated from now on.
+        """Reserve ``nbytes`` bytes of the stream's memory limit: count the bytes as allocated from now on.
 
-        The bytes are reserved for arrays on the host, or for later buffers. Such buffers must be made in the block of
-        ``with stream.unreserved(nbytes)``, so that they do not count twice.
+        The bytes are reserved for arrays on the host, or for buffers that are made later. A new buffer itself counts as
+        allocated. So make these buffers in a block ``with stream.unreserved(nbytes)``, in which the reserved bytes do
+        not count. Otherwise the buffers' bytes would count twice.
 
-        Raises MemoryLimitError if fewer bytes are free.
+        Raises MemoryLimitError if less than ``nbytes`` bytes of the memory limit are left.
         """
         self._make_available(nbytes)
         self.charge(nbytes)
@@ -223,8 +225,9 @@ class Stream:
     def give_slabs_back(self) -> None:
         """Move this stream's slabs to the process's pool. A slab is a large buffer for rows of the kernel matrix.
 
-        The slab that was allocated first is moved last, because the pool returns the last slab first. The memory of
-        this slab is the fastest to access, because most of it has been used before.
+        The pool hands out slabs last in, first out. The slab that this stream allocated first is put in last, so that
+        a later stream gets it first. Most memory of this slab has been used before, and memory that has been used
+        before is faster to access than new memory.
         """
         while self._slabs:
             key, slab = self._slabs.pop()
@@ -255,9 +258,10 @@ class Stream:
                 self._release(owned, nbytes)
 
     def _release(self, buffer: Buffer, nbytes: int) -> None:
-        """Release a buffer of ``nbytes`` bytes, or keep it in the process's pool of freed buffers.
+        """Release a buffer of ``nbytes`` bytes, or keep it in memory. Either way, it no longer counts in ``allocated``.
 
-        On a CPU the pool keeps buffers of 64 KB to 128 MB. Under the simulator Oclgrind no buffer is released.
+        On a CPU, a buffer of 64 KB to 128 MB is kept in the process's pool of freed buffers, for later use. Under the
+        simulator Oclgrind, every buffer stays in memory until the process ends. All other buffers are released.
         """
         self.allocated -= nbytes
         if self.simulated:

@@ -25,7 +25,7 @@ SAMPLE, FEW = 256, 4
 # Rounding errors of K are too large for tol if they can change a gradient by more than INSUFFICIENT * tol.
 INSUFFICIENT = 100.0
 EPS = float(np.finfo(np.float64).eps)
-SLACK = 64  # a deviation of up to SLACK * EPS * sum |b| from a fixed sum of coefficients b counts as rounding error
+SLACK = 64  # the rounding error of a sum of float64 coefficients b is assumed to be at most SLACK * EPS * sum |b|
 
 
 def finite(values: NDArray[Any], kernel: Any) -> None:
@@ -108,23 +108,25 @@ class Extremes(NamedTuple):
         return self.rho[self.group]
 
     def violating(self, tol: float) -> NDArray[np.bool_]:
-        """Mark the coefficients that violate the optimality conditions by more than tol, (entries,).
+        """Return a mask of the coefficients that violate the optimality conditions by more than tol, (entries,).
 
-        The offset of a coefficient is the multiplier of the fixed sum to which the coefficient belongs, or 0 if no sum
-        is fixed. A coefficient that can rise violates the conditions if the derivative of the dual is more than tol
-        below the offset. A coefficient that can fall violates them if the derivative is more than tol above the offset.
+        The offset of a coefficient is the Lagrange multiplier of the equality constraint that contains the coefficient,
+        or 0 if there is no equality constraint. The derivative of the dual for a rising coefficient must be at least
+        the offset, unless the coefficient is at its upper bound. The derivative for a falling coefficient must be at
+        most the offset, unless the coefficient is at its lower bound.
         """
         return np.asarray((self.right < self.offset - tol) | (self.left > self.offset + tol))
 
     def deciding(self, tol: float, errors: Vector) -> NDArray[np.bool_]:
-        """Mark the entries whose derivatives must be exact to decide whether the violation is within tol, (entries,).
+        """Return a mask of the entries whose derivatives must be exact to decide whether the violation is within tol.
 
-        An entry is one coefficient of one problem. A group is the entries of one fixed sum. If the KKT violation of a
-        group is within tol in spite of rounding errors, none of its entries is marked. In every other group, the free
-        entries are marked, because they determine the offset. Entries whose exact derivative may be the smallest or the
-        largest of the group are marked too.
+        An entry is one coefficient of one dual problem. The mask has the shape (entries,). A group is all entries whose
+        sum one equality constraint fixes. A group whose KKT violation is within tol in spite of rounding errors has no
+        entry in the mask. In any other group, two kinds of entries are in the mask: entries whose exact derivative may
+        be the smallest or the largest of the group, and free entries, which are not at a bound. The free entries
+        determine the multiplier of the equality constraint.
 
-        If no sum is fixed, an entry is marked if its own violation may be near or above tol.
+        If there is no equality constraint, an entry is in the mask if its own violation may be near or above tol.
 
         errors: bounds of the rounding errors of the derivatives, (entries,).
         """
@@ -174,7 +176,7 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     epsilon, fixed = problem.epsilon, len(problem.totals)
     groups = fixed or problem.problems
     right, left = one_sided_derivatives(f, b, lo, hi, epsilon)
-    # With a term epsilon * |b| in the dual, b = 0 is not free, even if rounding makes its left and right slopes equal.
+    # The dual's term epsilon * |b| has a kink at b = 0, so b = 0 counts as a bound, even if both rounded slopes agree.
     inside = (right == left) & ~((b == 0) & (epsilon > 0))
     least, most, rho = np.full(groups, np.inf), np.full(groups, -np.inf), np.zeros(groups)
     with np.errstate(invalid="ignore"):
@@ -253,11 +255,12 @@ class Check:
         return float(rounding_bounds(self._dtype, self._settings.kernel_scale, b).max())
 
     def error_bounds(self, b: Vector) -> Vector:
-        """Return for each row a bound of the rounding error of its gradients in all problems, (n,).
+        """Return for each row an upper bound of the rounding errors of the row's gradients, (n,).
 
-        If the gradients of a row were computed in float64 before, only the change of b since then contributes.
+        A row has one gradient for each dual problem, and the bound holds for all of them. If the gradients of a row
+        were computed in float64 before, only the change of b since then contributes to the row's bound.
 
-        b: coefficients (problems, n).
+        b: coefficients of the dual problems, (problems, n).
         """
         whole = np.full(b.shape[1], self.error_bound(b))
         return whole if self._b is None else np.minimum(whole, self._errors + self.error_bound(b - self._b))
@@ -301,18 +304,20 @@ class Check:
     def __call__(
         self, problem: Problem, b: Vector, f: Vector, worst: float, tol: float, gap: bool = False
     ) -> CheckResult:
-        """Check the KKT violation of coefficients b with gradients f, both (problems, n).
+        """Check the KKT violation, and perhaps the objectives, of coefficients b with gradients f, both (problems, n).
 
-        Gradients of a row are computed again in float64 if their rounding error could change whether the violation is
-        within tol. Rows with an error bound of at most a tenth of tol are left out. If the solve itself runs in
-        float64, the gradients of all rows are computed again, because rounding errors of many iterations add up.
+        For a solve in float32, the check of the violation computes the gradients of a row again in float64 if rounding
+        errors of these gradients could change whether the violation is within tol. Gradients with an error bound of at
+        most tol / 10 are not computed again. For a solve in float64, the gradients of all rows are computed again,
+        because rounding errors of many iterations add up.
 
-        The objectives are checked if ``gap`` is true. They are also checked if the solve's settings ask for a report,
-        unless float64 gradients have shown a violation above tol. The check of the objectives computes gradients of
-        support vectors in float64 if rounding may cause a relative error of an objective above OBJECTIVE (5e-5).
+        The objectives are checked in two cases: ``gap`` is true, or the solve's settings ask for a report and no
+        float64 gradients have shown a violation above tol. The check of the objectives computes gradients of support
+        vectors again in float64 if rounding may cause a relative error of an objective above OBJECTIVE (5e-5).
 
         worst: KKT violation at the given gradients f.
-        gap: whether the duality gap may end the solve.
+        tol: largest KKT violation that is accepted.
+        gap: whether a small duality gap may end the solve.
         """
         errors, f, checked = self.error_bounds(b), f.copy(), np.zeros(problem.n, bool)
 
@@ -382,11 +387,13 @@ def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np
 def objectives(problem: Problem, b: Vector, f: Vector, offset: Vector) -> tuple[Vector, Vector]:
     """Return the primal and the dual objective of each problem.
 
-    The problems of Crammer and Singer's multiclass SVM have one primal and one dual objective together.
+    The problems of Crammer and Singer's multiclass SVM, one for each class, have one primal and one dual objective
+    together.
 
     b: coefficients (problems, n).
-    f: gradients (problems, n).
-    offset: offset of each coefficient, (problems, n).
+    f: gradients K b + q, with the kernel matrix K and the linear term q of the dual, (problems, n).
+    offset: for each coefficient, the Lagrange multiplier of the equality constraint that contains the coefficient, or 0
+        if there is no equality constraint, (problems, n).
     """
     lo, hi, q, epsilon = problem.lo, problem.hi, problem.q, problem.epsilon
     if problem.constraint is Constraint.COUPLED:

@@ -13,7 +13,8 @@ ${lanes.settings()}
 // In:
 //   values, at, columns_at, columns    the rows X of d features, in lane groups: the values of V rows are interleaved
 //                                      (tiles_lanes_simd.mako)
-//   panel, count    the rows U, and their number count[0]
+//   panel           the rows U
+//   count           count[0] is the number of rows of U
 //   xx, uu          squared norms of the rows of X and of U
 //   weights         (outputs, capacity), the coefficients v
 //   w               (outputs, n) if per_output is 1, else one row (1, n) for all outputs

@@ -26,15 +26,17 @@
 // U. For an element-wise kernel function, K[u][i] = f(sum_j e(x_i[j], y_u[j])), where e is a function of two values.
 // In:
 //   values, at             the rows X, in lane groups of V rows, whose values are interleaved (see below)
-//   columns, columns_at    the features of each lane group, not read with DENSE
+//   columns, columns_at    the numbers of the features that each lane group stores; not read with the macro DENSE
 //   d                      the number of features
-//   panel, count           the rows U in blocks of UB rows, and their number count[0]
+//   panel                  the rows U, in blocks of UB rows
+//   count                  count[0] is the number of rows of U
 //   xx, uu                 squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
 // Out:
 //   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
-// Lane group g has the rows i = g * V .. g * V + V - 1. A lane group stores only some of the features. They are
-// numbered s = 0, 1, ... Stored feature number s of lane group g is feature j = columns[columns_at[g] + s] of X. With
-// the macro DENSE, each lane group stores all features, and j = s. With integer divisions:
+// Lane group g has the rows i = g * V .. g * V + V - 1. A lane group stores only the features that are nonzero in at
+// least one of its rows. In each other feature, all its rows are zero. The stored features of a lane group are numbered
+// s = 0, 1, ... Stored feature number s of lane group g is feature j = columns[columns_at[g] + s] of X. With the macro
+// DENSE, each lane group stores all features, and j = s. With integer divisions:
 //   x_i[j] = values[at[g] + s * V + i % V],   g = i / V
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB]
 // This kernel is for few rows y_u, when reading X is most of the work. It takes COLUMNS rows y_u at a time. A value of

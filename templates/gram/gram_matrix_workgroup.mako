@@ -31,9 +31,11 @@
 #define X_FRAGMENTS (WARP_ROWS / FRAGMENT_ROWS)
 #define U_FRAGMENTS (WARP_VECTORS / FRAGMENT_VECTORS)
 // In local memory, each feature takes X_LINE vectors for the rows of X, and U_LINE vectors for the rows of U. A vector
-// holds the values of the feature in four rows. The last two vectors of each feature are padding. Because of this
-// padding, each feature begins 8 banks after the feature before it, if local memory has 32 banks. The 32 values that a
-// warp of an NVIDIA GPU reads at a time belong to 8 rows and 4 features. These values lie in 32 different banks.
+// holds the values of the feature in four rows. X_LINE and U_LINE include two vectors of padding each. Local memory
+// usually has 32 banks, each one float32 number wide. Without padding, a feature would fill a multiple of 32 banks, so
+// all features would begin at the same bank. With the padding of 8 numbers, each feature begins 8 banks after the
+// feature before it. The 32 values that a warp of an NVIDIA GPU reads at a time belong to 8 rows and 4 features. With
+// the padding, these values lie in 32 different banks.
 #define X_LINE (GROUPS * NX + 2)
 #define U_LINE (BLOCKS * NY + 2)
 typedef float4 four;
@@ -41,7 +43,8 @@ typedef float4 four;
 // U. Matrix units (tensor cores, ${units}) compute the inner products.
 // In:
 //   values, at      the rows X of d features, in lane groups of V rows, whose values are interleaved
-//   panel, count    the rows U in blocks of UB rows, and their number count[0]
+//   panel           the rows U, in blocks of UB rows
+//   count           count[0] is the number of rows of U
 //   xx, uu          squared norms by matrix_norms.cl: xx[i] = |x_i|^2, uu[u] = |y_u|^2
 // Out:
 //   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako

@@ -55,7 +55,7 @@ CACHED = 4096  # a CPU's second-level cache holds this many features of a block 
 FAR = 3.0  # for K(X, U), an entry X[i, j] costs 1 + FAR times as much if the cache lacks feature j of the rows U
 TEAM_ITEMS = 256  # number of work-items in a work-group
 MADE = 1.05  # factor on the cost of a value of K if a layout first separates dense columns from sparse ones
-BEGUN = 0.5  # added to the cost of a value of K if columns are stored densely, in units of the profile's value_cost
+BEGUN = 0.5  # extra cost of a kernel value if X has densely stored columns, as a multiple of profile.value_cost
 
 
 class Entries(NamedTuple):
@@ -88,7 +88,7 @@ class CsrRows(Rows):
     dense
         the columns that are stored densely.
     lengths
-        the number of CSR entries of each row, in falling order.
+        the numbers of CSR entries of the rows, sorted from largest to smallest, so not in the order of the rows.
     """
 
     csr: Entries
@@ -181,10 +181,11 @@ class CsrReader(Reader):
         return super().panel_bytes(capacity) + self._line_bytes
 
     def values_bytes(self, capacity: int) -> int:
-        """Return the size in bytes of a panel. The panel holds one block of the rows U of K(X, U) at a time.
+        """Return the size in bytes of a panel for up to ``capacity`` right-hand rows U of products K(X, U).
 
-        The block has a line of zeros, a line for each densely stored column, and lines for the other features that its
-        rows may have. A line has one value for each row of the block.
+        The panel is a buffer for one block of rows U at a time. It consists of lines. A line holds the values of one
+        feature for all rows of the block. There is a line for each densely stored column, a line for each other feature
+        that can occur in the block, and a line of zeros.
         """
         r, width = self.rows, self.layout.width(self.stream.profile, self.rows.dtype, shape_class(capacity))
         lines: int = 1 + r.dense.number + min(self._sparse, r.entries(width))
@@ -201,7 +202,7 @@ class CsrReader(Reader):
         panel.listed = PanelRows(self.rows.csr, self.rows.dense, self.norms, count, rows)
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
-        # over all rows X, the kernel does not read its argument ``rows``, so any buffer is passed, here self.norms
+        # a product with all rows of X does not read the kernel argument ``rows``; self.norms is only a placeholder
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
@@ -231,12 +232,12 @@ class CsrReader(Reader):
             block.base += lines
 
     def copy_dense(self, panel: Panel, first: int) -> None:
-        """Copy the densely stored columns of panel.width rows U of K(X, U), from row ``first`` on, to ``panel``."""
+        """Copy the densely stored columns of panel.width right-hand rows, from row ``first`` on, to ``panel``."""
         _, dense, _, listed, which = panel.listed
         self._scatter[2](*self._range(panel), dense, listed, which, first, panel.values)
 
     def _range(self, panel: Panel) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Return the global and local size of the OpenCL kernels that copy a block of the rows U of K(X, U)."""
+        """Return the global and local work size of the OpenCL kernels that copy a block of data rows to ``panel``."""
         simd = self.stream.profile.style == "simd"
         return (panel.width, 1 if simd else 32), (1, 1) if simd else None
 
@@ -307,9 +308,9 @@ class Csr(Layout):
         return self._laid(stream, *self._split(X, plan), dtype)
 
     def _split(self, X: Data, plan: Plan) -> tuple[NDArray[np.floating], sp.csr_matrix]:
-        """Subtract the vector ``plan.centre`` from X (n, d), and split X into dense and sparse columns.
+        """Subtract ``plan.centre`` from X (n, d). Return the dense columns as an array, and the other columns in CSR.
 
-        Return the columns that are stored densely as an array (n, number), and the other columns in CSR.
+        The vector ``plan.centre`` (d,) is 0 except in columns in which every row has an entry. So zeros of X stay zero.
         """
         X = sp.csr_matrix(centred(X, plan.centre))
         if self.splits and plan.partition:
@@ -392,7 +393,7 @@ class Hybrid(Csr):
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         text, made = super().program(spec, profile, dtype, shape, of_panel)
         made.append("-DDENSE_COLUMNS")
-        if profile.style == "simd":  # AT_ONCE: number of rows of X whose sums are kept in registers at a time
+        if profile.style == "simd":  # a CPU's kernel has the sums of AT_ONCE rows of X in registers at a time
             tile, V = profile.tiles["many"], record.lanes(profile, dtype)
             of_row = self.width(profile, dtype, shape) // V
             at_once = tile["COLUMNS"] * tile["GROUPS"] // of_row
@@ -427,27 +428,26 @@ def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
 # X is divided into blocks of BLOCK rows, each with an inverted index. BLOCK kernel values fit in a core's cache.
 # If rows have few entries, up to MAX_BLOCK rows of X share an inverted index. Its row numbers have 16 bits.
 BLOCK, MAX_BLOCK = 16384, 1 << 16
-ADDED = 2.0  # cost of storing a sum over densely stored columns and of reading it, as a multiple of value_cost
+ADDED = 2.0  # cost of storing an inner product over the dense columns and loading it again, in units of value_cost
 LIST = 60.0  # cost of finding a column's entries in a block of an inverted index, as a multiple of profile.hit_cost
-COLD = 1.75  # factor on the cost LIST if K(X, U) has few rows U, because a CPU then waits for memory
+COLD = 1.75  # factor on LIST if a product K(X, U) has at most 16 rows U: a CPU then waits for the index from memory
 MIN_INDEXED = 256  # an inverted index is made for at least this many rows
 PARTS = 4  # an inverted index is built by about this many work-items for each compute unit
-WEIGHED = 512  # a work-item adds weighted values of K to the sums of this many rows
+WEIGHED = 512  # number of rows x for which one work-item computes sums of weighted kernel values, sum_u w_u K(x, u)
 
 
 class InvertedIndex(NamedTuple):
     """Hold the inverted index of CSR rows on the device. The rows are divided into blocks of ``size`` rows.
 
-    The index lists the entries of all rows, first those of block 0, then those of block 1, and so on. The entries of a
-    block are sorted by column, and the entries of a column by row.
+    The index is a list of all entries of the rows: first the entries of block 0, then the entries of block 1, and so
+    on. The entries of a block are sorted by column, and the entries of a column by row.
 
-    size: number of rows in a block.
-    columns: number of indexed columns, which are the columns 0 to columns - 1.
-    indptr: the array indptr of the CSR rows. In the index, the entries of block b begin at place indptr[b * size].
+    columns: number of columns. All entries are in the columns 0 to columns - 1.
+    indptr: indptr[i] is the number of entries in the rows before row i. Block b begins at place indptr[b * size].
     ends: ends[b][k] is the number of entries that block b has in the columns 0 to k - 1. With start = indptr[b * size],
         the entries of block b in column k are at the places start + ends[b][k] to start + ends[b][k + 1] - 1.
-    rows: number of the row of the entry at each place. Rows are counted from the first row of the entry's block.
-    values: value of the entry at each place.
+    rows: rows[e] is the row of the entry at place e, counted from the first row of the entry's block.
+    values: values[e] is the value of the entry at place e.
     """
 
     size: int
@@ -460,7 +460,7 @@ class InvertedIndex(NamedTuple):
 
 @dataclass(frozen=True)
 class InvertedRows(CsrRows):
-    """Hold rows X in CSR and their inverted index. Products K(X, U) read X by the index, and the rows U from CSR."""
+    """Hold rows in CSR and in an inverted index. Products K(X, U) read the rows X from the index, and U from CSR."""
 
     index: InvertedIndex
 
@@ -486,7 +486,7 @@ class InvertedReader(CsrReader):
 
 
 class Inverted(Hybrid):
-    """Store the densest columns densely, and the entries of the other columns in CSR and in an inverted index."""
+    """Store the densest columns densely, and the other entries twice: by row (CSR), and by column (inverted index)."""
 
     name, reader, plain = "inverted", InvertedReader, HYBRID.name
     elementwise = False  # no kernels f(sum_j e(x_j, y_j)): an index skips each j with x_j = 0, even if e(0, y_j) != 0
@@ -576,7 +576,7 @@ def _bytes(n: int, columns: int, entries: int, itemsize: int) -> int:
 
 
 def invert(profile: Profile, dtype: str, d: int = 0) -> Variant:
-    """Return the program of the kernels count, sum and write, which make an inverted index of CSR rows."""
+    """Return the program with the OpenCL kernels ``count``, ``sum`` and ``write``, which build an inverted index."""
     return Variant(f"invert {dtype}", sources.cl("gram/invert"), tuple(options(profile, dtype, d)), "count")
 
 
