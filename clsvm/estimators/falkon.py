@@ -179,9 +179,11 @@ class Falkon(KernelEstimator):
     def _centers(
         self, X: Any, kernel: Kernel, task: Task, random: RandomState
     ) -> tuple[nystrom.Centers, Vector | None]:
-        """Return the m inducing points, and the coefficients (k, m) of k outputs from which the solver starts.
+        """Return the m inducing points, and the solver's starting coefficients, (k, m) for k outputs.
 
-        A warm start takes both from the last fit. Otherwise the coefficients are None.
+        With ``warm_start`` and an earlier fit, the inducing points and the coefficients are those of the earlier fit.
+        Otherwise the inducing points are chosen anew, and None is returned in place of the coefficients. Raises
+        ValueError if the earlier fit had another number of features or outputs.
         """
         checks.check_values(kernel, X)
         if not (self.warm_start and hasattr(self, "centers_")):
@@ -217,16 +219,20 @@ class Falkon(KernelEstimator):
         return nystrom.Centers(X[index], index, f"{words}, drawn by {selection}")
 
     def _given_centers(self, given: Any, X: Any, kernel: Kernel) -> Any:
-        """Check the inducing points that the user gave as center_selection, and return them dense or CSR, as X is.
+        """Check the inducing points that the user gave as center_selection. Return them in CSR if X is CSR, else dense.
 
-        Raises ValueError or TypeError if the points are invalid, have other features than X, or if the kernel function
-        is not defined for them.
+        Raises ValueError or TypeError if the inducing points are invalid. Raises ValueError if the inducing points and
+        X differ in the number of features or in the column names. Raises ValueError also if the kernel function is not
+        defined for the inducing points.
         """
         asked = {"accept_sparse": "csr", "dtype": DTYPES, "order": "C", "input_name": "center_selection"}
         with naming("center_selection"):
             names, expected = _get_feature_names(given), getattr(self, "feature_names_in_", None)
             if names is not None and expected is not None and not np.array_equal(names, expected):
-                raise ValueError(f"the points must have the columns of X, {[*expected]}, got {[*names]}")
+                raise ValueError(
+                    f"the inducing points must have the column names of X in the same order, {[*expected]}, "
+                    f"got {[*names]}"
+                )
             rows = arrays.canonical(check_array(arrays.checked(given, "center_selection"), **asked))
             if rows.shape[1] != X.shape[1]:
                 raise ValueError(f"the inducing points have {rows.shape[1]} features, X has {X.shape[1]}")

@@ -103,8 +103,8 @@ class _SearchCV(GridSearchCV):
         if self._needs_grid_search():
             if self.checkpoint is not None:
                 raise ValueError(
-                    "checkpoint needs an estimator of clsvm outside a Pipeline, with no method overridden; the "
-                    "estimator and the search must be without callbacks, got "
+                    "checkpoint is not supported for a Pipeline, for a subclass of clsvm's estimators that defines "
+                    "more than __init__, or if the estimator or the search has callbacks, got "
                     f"{type(self.estimator).__name__}{' with callbacks' * registered(self, self.estimator)}"
                 )
             return super().fit(X, y, **params)
@@ -171,7 +171,8 @@ class SVCSearchCV(_SearchCV):
         SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a Pipeline that ends in one of them. OneClassSVM needs ``scoring``;
         y may then be None. scikit-learn's GridSearchCV runs the fits if the estimator is a Pipeline, or if
         scikit-learn's callbacks are used. ``checkpoint`` must then be None. Fits share no work if ``multi_class`` is
-        "crammer_singer", or for few rows of more than two classes.
+        "crammer_singer". Fits to more than two classes share no work if every binary problem has at most about 2,500
+        rows, or on a GPU about 2,000 rows.
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose
         As in GridSearchCV. A scoring function gets row numbers in place of X, and a substitute estimator that predicts
         from row numbers. The substitute has no parameters such as C.
@@ -184,9 +185,9 @@ class SVCSearchCV(_SearchCV):
     Notes
     -----
     A fit to a fold uses kernel values in ``dtype``, and stops at ``tol``. If rounding errors of the kernel values could
-    move a decision value by more than 0.005, the solution is checked in float64. The fit continues if the solution
-    misses ``tol``. If the fit stalls, the estimator's own ``fit`` is called for this fold. ``best_estimator_`` is
-    always fitted by its own ``fit``. Fit times in ``cv_results_`` are those of the solver alone.
+    move a decision value by more than 0.005, the solution is checked in float64. If the KKT violation in float64
+    exceeds ``tol``, the fit continues. If the fit stalls, the estimator's own ``fit`` is called for this fold.
+    ``best_estimator_`` is always fitted by its own ``fit``. Fit times in ``cv_results_`` are those of the solver alone.
     """
 
     _estimator_class, _estimator_name, _folds = Machine, "one of clsvm's support vector machines", Folds
@@ -268,7 +269,10 @@ class LookupSearch(GridSearchCV):
 
 
 def _if_estimator_has_it(method: Any) -> Any:
-    """Make a method of :class:`LookupEstimator` available only if the replaced estimator has a method of this name."""
+    """Make ``method`` of :class:`LookupEstimator` available only if ``original`` has a method of the same name.
+
+    ``original`` is the estimator that the LookupEstimator object replaces in scikit-learn's search.
+    """
     return available_if(lambda fold: hasattr(fold.original, method.__name__))(method)
 
 
