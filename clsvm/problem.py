@@ -50,8 +50,9 @@ class Constraint(enum.Enum):
     def has_offset(self) -> bool:
         """Return whether the decision functions have offsets that the fit determines.
 
-        An offset is the Lagrange multiplier of a fixed sum of coefficients over rows. The constraint COUPLED, which
-        belongs to Crammer and Singer's SVM, fixes sums over problems instead.
+        An offset is the Lagrange multiplier of a constraint that fixes the sum of a problem's coefficients over rows.
+        The constraint COUPLED, of Crammer and Singer's SVM, fixes sums of another kind: for each row, the sum of the
+        row's coefficients over all problems. COUPLED therefore gives no offset.
         """
         return self in (Constraint.BIAS, Constraint.SPLIT)
 
@@ -139,7 +140,10 @@ class Problem:
 
     @property
     def totals(self) -> Vector:
-        """Return the value of each sum of coefficients that the constraint fixes, as an array of one dimension."""
+        """Return the values at which the constraint fixes sums of coefficients: a 1-D array, one value for each sum.
+
+        If the constraint fixes no sum, the array is empty.
+        """
         if self.constraint is Constraint.COUPLED:
             return np.zeros(self.n)
         return np.zeros(0) if self.constraint is Constraint.NONE else self.total.ravel()
@@ -255,9 +259,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Subproblem:
-    """Hold a dual problem over m rows of a data set, and the numbers of these rows.
+    """Hold one or more dual problems over the same m rows of a data set.
 
-    start: coefficients (problems, m) to start from; None stands for ``problem.start``.
+    rows: numbers of the m rows in the data set.
+    problem: the dual problems.
+    start: coefficients (problems, m) from which a solve starts. None stands for ``problem.initial``: the coefficients
+        ``problem.start``, or zeros if ``problem.start`` is None too.
     """
 
     rows: NDArray[np.intp]

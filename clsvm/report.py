@@ -108,23 +108,25 @@ def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PA
 
 
 class Record:
-    """Convert a report to JSON. All reports are subclasses of this class, and frozen dataclasses.
+    """Define what the reports of all kinds of fits have in common. Each kind of report is a subclass of this class.
+
+    Each subclass is a frozen dataclass. :meth:`to_dict` converts a report to types of JSON.
 
     Attributes
     ----------
-    parts
-        dict. Each key is the name of a part of the fit. The value lists keys of ``seconds``. The time of the part is
-        the sum of the seconds under these keys.
-    curves
-        dict. Each key is the name of a quantity that a plot of the convergence shows. The value is two field names. The
-        first name is the field of a :class:`Point` in ``trace`` that holds the quantity during the fit. The second name
-        is the field of the report that holds the quantity at the end of the fit.
     status
         how the fit ended, in words.
     seconds
-        dict of the seconds that the fit spent, by kind of work.
+        dict from the name of a kind of work to the seconds that the fit spent on this work.
     trace
-        state of the solver at each convergence check.
+        state of the solver at each convergence check, a tuple of :class:`Point`.
+    parts
+        dict from the name of a part of the fit to a tuple of names of ``seconds``. The time of the part is the sum of
+        the seconds under these names.
+    curves
+        dict from the name of a quantity that a plot of the convergence shows to two names. The first is the name of the
+        field of :class:`Point` that holds the quantity at a convergence check. The second is the name of the field of
+        the report that holds the quantity at the end of the fit.
     """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -380,14 +382,16 @@ class Progress:
 
 
 class Display(Progress):
-    """Show the progress of a fit. The solver calls the display with each :class:`Point`.
+    """Show the progress of a fit. The solver calls the display with a :class:`Point` at each convergence check.
 
-    The display estimates the share of the work that is done from the logarithm of the KKT violation. The share is 0 at
-    the first violation, and 1 once the violation is ``tol``. If ``gap_tol`` is given, the display uses the relative
-    duality gap and ``gap_tol`` instead.
+    A Point holds the state of the solver. The display shows an estimate of the share of the fit's work that is done.
+    The share rises from 0 to 1 as the logarithm of the KKT violation falls from its first value to log(tol).
 
     wanted: whether to show the progress. If it is false, ``with Display(...) as display`` sets ``display`` to None.
-    violation: name of the violation in the displayed text, such as "residual".
+    tol: KKT violation at which the fit ends.
+    gap_tol: relative duality gap at which the fit ends, or None. If ``gap_tol`` is given, the share is estimated from
+        the relative duality gap and ``gap_tol``, in place of the KKT violation and ``tol``.
+    violation: word for the KKT violation in the displayed text, such as "residual".
     """
 
     def __init__(self, wanted: Any, tol: float, gap_tol: float | None = None, violation: str = "violation") -> None:

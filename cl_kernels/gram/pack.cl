@@ -1,18 +1,19 @@
-// Subtract the centre from rows of X, and pack the rows into lane groups. A lane group has V rows, and stores the V
-// values of a feature one after another.
+// Subtract the vector ``centre`` from rows of X, and store the differences in lane groups. A lane group has V rows, and
+// stores the V values of a feature one after another. The place of a row in its lane group is called its lane.
+// in:  row0, rows, d         X holds the rows with the numbers row0 .. row0 + rows - 1, of d features each
+// in:  X, begin              feature j of row number r is X[begin + (r - row0) * d + j]
+// in:  group0                the number of the first lane group that this launch writes
 // in:  order                 order[g * V + lane] is the number of the row in lane ``lane`` of lane group g. It is
 //                            negative if the lane has no row.
-// in:  X                     the rows with the numbers row0 .. row0 + rows - 1. Feature j of row number r is
-//                            X[begin + (r - row0) * d + j].
-// in:  centre                a number for each of the d features
-// in:  columns, columns_at   lane group g stores the features J[k] = columns[columns_at[g] + k] for k = 0, 1, ... If
-//                            ``dense`` is set, it stores all d features, and J[k] = k.
+// in:  centre                the d numbers to subtract, one for each feature
 // in:  at                    at[g] is the index in ``values`` of the first value of lane group g
+// in:  columns, columns_at   lane group g stores the features J[k] = columns[columns_at[g] + k] for k = 0, 1, ...
+// in:  dense                 1 if every lane group stores all d features. Then J[k] = k, and ``columns`` is not read.
 // out: values                with the row x in lane ``lane`` of lane group g,
 //                              values[at[g] + k * V + lane] = x[J[k]] - centre[J[k]]
 // Lanes without a row, and lanes whose row is not in X, get zeros.
-// Work-items: S for each lane group. Item s of a group takes the features J[s], J[s + S], ... of its V rows. In SIMD
-// style (on CPUs) S is 1.
+// Work-items: each lane group has S work-items, numbered from 0. S is 1 in SIMD style (on CPUs), else 64. Work-item s
+// computes the features J[s], J[s + S], J[s + 2 * S], ... of all V rows of the lane group.
 #ifndef INPUT
 #define INPUT float  // type of the caller's values
 #endif

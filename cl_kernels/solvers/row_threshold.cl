@@ -21,23 +21,28 @@
 #define Z(p) wide_add(SLACK(p), wide_div(RISE(p), curve))                                     // z_p
 #define SHARE(p) wide_mul(wide_max(wide_sub(Z(p), threshold), wide_of(0)), factor)  // s_p = hi_p - new b_p
 
-// Return the threshold t from which the best new coefficients of row i in all problems p are computed:
-//   new b_p = hi_p - max(0, z_p - t),   z_p = hi_p - b_p + (f_p - g) / k
-//   b_p, hi_p    the old coefficient of row i in problem p, and its upper bound
+// Return the threshold t from which the caller computes the best new coefficients of one row in all problems p.
+//   b_p, hi_p    the row's old coefficient in problem p, and its upper bound
 //   f_p          the gradient of the dual objective by b_p
-//   g            the largest f_p. It is subtracted because f_p / k can be so large that hi_p - b_p is rounded away.
-//   k            the kernel value of row i with itself, ``curve``
-// The new coefficients have the same sum over the problems as the old ones. So t solves
+//   g            the largest f_p of all problems
+//   k            the kernel value of the row with itself
+// The new coefficients are
+//   new b_p = hi_p - max(0, z_p - t),   z_p = hi_p - b_p + (f_p - g) / k
+// g is subtracted because f_p / k can be so large that hi_p - b_p is rounded away.
+// The new coefficients have the same sum over the problems as the old coefficients. So t solves
 //   sum_p max(0, z_p - t) = sum_p (hi_p - b_p)
 // In:
-//   i, row    the row's place in a working set of W rows, and its number among all n rows
-//   B, F      (problems, W), the old coefficients and the gradients of the working set's rows
-//   hi        (problems, n), the upper bounds of all rows
+//   problems     the number of problems
+//   n, W         the number of all rows, and the number of rows of the working set
+//   row, i       the number of the row among all n rows, and its place in the working set
+//   curve        k
+//   B, F         (problems, W), the coefficients b_p and the gradients f_p of the rows of the working set
+//   hi           (problems, n), the upper bounds hi_p of all rows
 // Out:
-//   *at       the problem p with the largest f_p
-//   *factor   sum_p (hi_p - b_p) / sum_p max(0, z_p - t), which is 1 up to rounding
-// The caller sets the new coefficients to hi_p - factor * max(0, z_p - t), so that rounding does not change their sum.
-// The macro SHARE(p) computes factor * max(0, z_p - t).
+//   *at          the problem p with the largest f_p
+//   *factor      sum_p (hi_p - b_p) / sum_p max(0, z_p - t), which is 1 up to rounding
+// The caller sets new b_p to hi_p - factor * max(0, z_p - t), so that rounding does not change the sum of the new
+// coefficients. The macro SHARE(p) computes factor * max(0, z_p - t).
 inline wide row_threshold(const int n, const int W, const int problems, const int row, const int i, const wide curve,
                           global const wide *B, global const wide *hi, global const real *F, int *at, wide *factor) {
   int first = 0;

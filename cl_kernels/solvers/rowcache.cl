@@ -1,31 +1,36 @@
-// List the rows of a working set whose coefficients a solve has changed. Other kernels then update the gradients by the
-// rows of the kernel matrix that belong to the listed rows. Last, make space in the working set for new rows.
+// List the rows of a working set whose coefficients a solve over the working set has changed. Other kernels then update
+// the gradients by the rows of the kernel matrix that belong to the listed rows. After listing, this kernel makes space
+// in the working set for new rows.
 // The row cache stores rows of the kernel matrix, one in each slot. A listed row is a hit if the cache has its row of
 // the kernel matrix. Otherwise it is a miss, and its row of the kernel matrix has to be computed.
 // In:
 //   delta    (problems, W), the changes of the coefficients. ``problems`` is the number of classes in the multiclass
 //            SVM of Crammer and Singer, else 1. A row is listed if any of its coefficients changed.
-//   all      1 in a call before the solve. The call lists all rows of the working set, with changes of 0. The host then
-//            has the misses computed, so that the solve finds all its kernel values in the cache.
+//   all      1 in a call before the solve, else 0. If ``all`` is 1, all rows of the working set are listed, and hit_D
+//            and miss_D become 0. The host then has the misses computed, so that the solve finds all its kernel values
+//            in the cache.
 // In and out:
 //   slot_of     slot_of[row] is the row's slot in the cache, or -1
 //   owner       owner[slot] is the row in the slot, or -1
 //   ws          (W,), row numbers, or -1 for no row. The first ``used`` entries are in use. The last ``stay`` of them
 //               remain in the working set, and move to the beginning of ws. All other entries become -1.
 //   in_set      in_set[row] says whether a row is in the working set
-//   counters    counters[1] is the number of misses so far, and counters[2] the number of slots filled so far.
-//               counters[3] counts how often a row entered a working set and its coefficients did not change.
+//   counters    counters[1] is increased by the number of misses.
+//               counters[2] is increased by the number of misses that get a slot.
+//               counters[3] is increased by the number of idle rows if ``all`` is 0. A row is idle if it was new in
+//               this working set and the solve changed none of its coefficients.
 // Out, for the hits (the arrays have space for ``stride`` rows):
 //   hits        hits[0] is the number of hits
 //   hit_slot    (stride,), the slots of the hits
-//   hit_D       (problems, stride), the changes of their coefficients
+//   hit_D       (problems, stride), the changes of the hits' coefficients
 // Out, for the misses:
 //   misses       misses[0] is the number of misses
 //   miss_row     (stride,), the row numbers of the misses
-//   miss_slot    (stride,), the slots in which their rows of the kernel matrix are to be stored
-//   miss_D       (problems, stride), the changes of their coefficients
-// The row cache is a ring of ``capacity`` slots. A miss gets the next slot of the ring, and the row that owned the slot
-// is evicted. If capacity is 0, there is no cache, and every listed row is a miss.
+//   miss_slot    (stride,), the slots in which the misses' rows of the kernel matrix are to be stored
+//   miss_D       (problems, stride), the changes of the misses' coefficients
+// The row cache is a ring of ``capacity`` slots. The first miss gets the slot counters[2] % capacity, where counters[2]
+// is the count before the call. Each further miss gets the next slot of the ring. The row that owned the slot before is
+// evicted. If capacity is 0, there is no cache, and every listed row is a miss.
 // A miss may get the slot of a hit of the same call, because other kernels read the hits before they store the misses.
 // Work-items: one work-group.
 kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(

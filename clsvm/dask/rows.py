@@ -274,10 +274,11 @@ def scored(method: Callable[..., float]) -> Callable[..., float]:
 
 
 class ChunkPredictions:
-    """Add predictions for rows in chunks to an estimator class.
+    """Let an estimator class predict for Dask collections. This class is a mixin.
 
-    A subclass inherits prediction methods, such as ``predict``, from another base class. This class extends the methods
-    listed in PREDICTIONS: for a Dask collection of rows, they return a Dask array of predictions.
+    A subclass inherits prediction methods, such as ``predict``, from another base class. The mixin replaces each method
+    that PREDICTIONS names. For a Dask collection of rows, the new method returns a lazy Dask collection of predictions.
+    For other rows, the new method calls the inherited method.
     """
 
     n_features_in_: int

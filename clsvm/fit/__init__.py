@@ -1,1 +1,1 @@
-"""Fit kernel SVMs: solve the dual problems of a fit over its rows, and report how the fit ended."""
+"""Fit kernel SVMs: solve the dual problems over the training rows, and report how the fit ended."""

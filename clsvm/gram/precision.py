@@ -55,15 +55,19 @@ class Measures(NamedTuple):
 
     @property
     def extent(self) -> Extent:
-        """Return the largest and smallest number in ``sizes``, the largest in ``high`` and the smallest in ``low``.
+        """Return four numbers: the maximum and minimum of ``sizes``, the maximum of ``high``, the minimum of ``low``.
 
-        The arrays hold squared norms and extreme entries of rows. Smallest numbers are taken over positive numbers
-        only. The extreme of an empty array is 0.
+        The array ``sizes`` holds the squared norms of the rows. The arrays ``high`` and ``low`` hold the largest and
+        the smallest nonzero absolute entry of each row. A minimum is taken over the positive numbers of an array. If an
+        array has no positive number, its maximum and minimum are 0.
         """
         return Extent(_most(self.sizes), _least(self.sizes), _most(self.high), _least(self.low))
 
     def some(self, rows: NDArray[Any]) -> Measures:
-        """Return the norms and extreme entries of the rows with the indices ``rows``."""
+        """Return the Measures of some of the rows. ``rows`` are the indices of these rows.
+
+        The Measures of a row are its squared norm, its largest absolute entry and its smallest nonzero absolute entry.
+        """
         return Measures(self.sizes[rows], *(entries[rows] if len(entries) else entries for entries in self[1:]))
 
 
@@ -152,12 +156,21 @@ class Scales(NamedTuple):
 def scales(
     kernel: Kernel, sizes: Vector, extent: Extent, d: int, dtype: str, asked: str, error: float | None = None
 ) -> Scales:
-    """Return the largest rounding errors of kernel values among n rows of d features, in ``dtype`` and in float64.
+    """Estimate the largest rounding error of a kernel value between two of n rows, in ``dtype`` and in float64.
 
-    ``sizes`` (n,) holds the squared norms of the rows (Measures.sizes). ``extent`` holds the largest and smallest
-    squared norm and entry. ``error`` is the relative error of an inner product; None means the dtype's eps.
-    ``asked`` is the dtype that the user requested, for error messages. Raises ValueError if kernel values exceed the
-    range of ``dtype``, or if intermediate values leave the range of float64.
+    Return a Scales, which holds the two estimates, ``sizes`` and ``extent``. The unit of an estimate is the eps of the
+    estimate's dtype.
+
+    sizes: squared norm of each of the n rows, (n,). Measures.sizes says what replaces it for some kernel functions.
+    extent: four numbers. The first two are the largest and the smallest nonzero number in ``sizes``. The last two are
+        the largest and the smallest nonzero absolute entry of the rows.
+    d: number of features of a row.
+    dtype: dtype in which kernel values are computed.
+    asked: dtype that the user requested, for error messages.
+    error: relative rounding error of an inner product in ``dtype``; None stands for the eps of ``dtype``.
+
+    Raises ValueError if kernel values exceed the range of ``dtype``, or if intermediate values leave the range of
+    float64.
     """
     size, least, *_ = extent
     single, double = (kernel.evaluation(extent, extent, one, d) for one in (dtype, "float64"))
@@ -182,7 +195,7 @@ def measured(stream: Stream, rows: Rows, kernel: Kernel, X: Data, plan: Plan) ->
     """
     eps, floor = float(np.finfo(rows.dtype).eps), underflow(rows.dtype, X.shape[1])
     found: Vector = stream.read(rows.xx, rows.dtype, rows.n_pad)[rows.position].astype(np.float64)
-    # The device counts squares that underflow as 0. If they matter for a small norm, the host computes all norms.
+    # On the device, the square of a tiny entry becomes 0. If this may change a norm much, the host computes all norms.
     if kernel.spec.element or found.min(initial=np.inf) * eps < floor:
         return measures(kernel, X, plan)
     return Measures(found, found[:0], found[:0])
@@ -199,13 +212,18 @@ class RowPrecision:
     The error bound of a decision value grows with the coefficients and with the norm of the row. The result for a row
     does not depend on other rows.
 
-    An Extent holds the largest and smallest norm of a set of rows, and for element-wise kernel functions the largest
-    and smallest entry. Rows are tested in groups. All rows within the Extent of the support vectors form one group. For
-    any other row, this Extent is widened to include the row. A maximum that changes is rounded up to a power 2^(i / 8)
-    with an integer i, and a minimum that changes is rounded down. Rows with the same widened Extent form a group.
+    An Extent holds the largest and the smallest squared norm in a set of rows. For a kernel function
+    K(x, y) = f(sum_j e(x_j, y_j)), an Extent also holds the largest and the smallest nonzero absolute entry.
 
-    ``span`` is the Extent of the support vectors. ``weight`` is the sum of the absolute coefficients of a decision
-    function, the largest sum if there are several functions. ``d`` is the number of terms in an inner product.
+    Rows are tested in groups. All rows within the Extent of the support vectors form one group. For any other row, the
+    Extent of the support vectors is widened until it includes the row. If widening raises a maximum, the new maximum is
+    rounded up to the next power 2^(i / 8) with an integer i. If widening lowers a minimum, the new minimum is rounded
+    down to such a power. Rows with the same widened Extent form a group. Rounding keeps the number of groups small.
+
+    span: Extent of the support vectors.
+    weight: sum of the absolute coefficients of the decision function. If there are several decision functions, this is
+        the largest of their sums.
+    d: number of features, which is the number of terms in an inner product.
 
     Attributes
     ----------
@@ -255,10 +273,11 @@ class RowPrecision:
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
         """Yield groups of the rows whose norm or entries are outside the Extent of the support vectors.
 
-        An Extent holds the largest and smallest norm and entry of a set of rows. For each row outside, the Extent of
-        the support vectors is widened to include the row. A maximum that changes is rounded up to a power 2^(i / 8)
-        with an integer i, and a minimum that changes is rounded down. Rows with the same widened Extent form a group. A
-        group is yielded as its widened Extent and the indices of its rows.
+        An Extent holds the largest and smallest squared norm of a set of rows, and their largest and smallest absolute
+        entry. For each row outside, the Extent of the support vectors is widened until it includes the row. If widening
+        raises a maximum, the new maximum is rounded up to the next power 2^(i / 8) with an integer i. If widening
+        lowers a minimum, the new minimum is rounded down to such a power. Rows with the same widened Extent form a
+        group. A group is yielded as its widened Extent and the indices of its rows.
         """
         sizes, high, low = found
         rows = np.stack([sizes, sizes, high, low][: 4 if len(high) else 2])

@@ -8,17 +8,20 @@ For each output, the method minimises the objective F over the coefficients alph
     K       kernel values (n, m) between the n rows X and the inducing points C
     y       targets (n,)
     w, N    sample weights (n,), and their sum
+    offset  constant part of the output's decision values, which is chosen before the solve
     l       loss; l1 and l2 are its first and second derivatives with respect to f
+    penalty positive factor of the regularisation term
     '       transpose of a matrix
 
 The preconditioner is P = T^-1 A^-1 with triangular factors T and A (preconditioner.py). T'T is K(C, C). A'A is near the
-Hessian of F with respect to T alpha. g is the preconditioned gradient. The steps are:
+Hessian of F with respect to T alpha. g is the preconditioned gradient P' dF/dalpha, and tol is the tolerance. The
+method repeats Newton steps:
 
     until |g| <= tol |g at alpha = 0|:
         f     <- K alpha + offset
         g     <- P' (K' (w * l1(f)) / N + penalty T'T alpha)
         d     <- the solution of  P' (K' diag(w * l2(f)) K / N + penalty T'T) P d = -g  by conjugate gradients
-        alpha <- alpha + s P d, with the first s of 1, 1/2, 1/4, ... that lowers F enough
+        alpha <- alpha + s P d, with the first step length s of 1, 1/2, 1/4, ... that lowers F enough
 
 If the loss couples the outputs, as softmax does, F, the norms and s are for all outputs together. The result also has
 an upper bound of F minus its minimum.
@@ -27,8 +30,8 @@ A step of conjugate gradients is one pass over the rows (rows.py). Few steps are
 equation for d is near the identity. For the squared loss the method is Falkon. A further Newton step is then iterative
 refinement: g is computed again from alpha, so errors of float32 products do not accumulate.
 
-The papers lower the penalty gradually, since Newton steps for a small penalty are good only near the minimum. Here the
-penalty is the final one from the start, and the choice of s shortens steps that would not lower F enough.
+The papers below lower the penalty gradually, since Newton steps for a small penalty are good only near the minimum.
+Here the penalty has its final value from the start. The choice of s shortens steps that would not lower F enough.
 
 During a solve, the targets, f and alpha of each output are divided by a power of 2, the output's unit (Task.units in
 rows.py). At the end, alpha is multiplied by the unit.
@@ -113,19 +116,26 @@ Callback = Callable[[int, Vector, float], Any]
 
 
 class Newton:
-    """Minimise an objective F over the coefficients. The argument ``rows`` of the constructor computes sums over rows.
+    """Minimise an objective F over the coefficients of a Nyström kernel machine. :meth:`run` does the solve.
 
-    :meth:`run` does the solve. A KeyboardInterrupt ends the solve with the result so far. The constructor's argument
-    ``before`` is the result of an earlier solve in another dtype, or None. The steps and seconds of ``before`` are
-    added to the steps and seconds of this solve.
+    F is a mean loss over the training rows, plus a regularisation term. A KeyboardInterrupt ends the solve with the
+    result so far.
+
+    rows: object that computes the sums over the training rows in F, in its gradient and in products with its Hessian.
+    preconditioner: triangular factors by which the conjugate gradients are preconditioned.
+    tol: the solve ends when the norm of the preconditioned gradient is at most ``tol`` times this norm at coefficients
+        of 0.
+    progress: display of the progress, or None.
+    before: result of an earlier solve in another dtype, or None. The steps and seconds of the earlier solve are added
+        to the steps and seconds of this solve.
 
     Attributes
     ----------
     max_iter
         largest number of conjugate gradient steps.
     callback
-        function that is called after each conjugate gradient step. Its arguments are the number of steps, the
-        coefficients (m, k) and the seconds.
+        function that is called after each conjugate gradient step, or None. Its arguments are the number of steps so
+        far, the coefficients (m, k) of m inducing points for k outputs, and the seconds so far.
     fine
         smallest tolerance of the conjugate gradients in a Newton step, as a relative residual of the step's linear
         system.
@@ -230,9 +240,9 @@ class Newton:
         return np.linalg.norm(self._joined(g), axis=1)
 
     def _refine(self) -> bool:
-        """Change to the most precise dtype for gradients, if the rounding errors of kernel values are too large.
+        """Let later gradients be computed in a more precise dtype, if rounding errors of kernel values are too large.
 
-        Return whether this call changed the dtype.
+        Return whether this call changed the dtype of gradients. The dtype is changed at most once in a solve.
         """
         return not self.rows.refined and self._relative_rounding() > REFINE and self.rows.refine()
 
@@ -365,14 +375,16 @@ class Newton:
         return d
 
     def _line_search(self, step: Vector, gd: Vector) -> tuple[Vector, NDArray[np.bool_]]:
-        """Return the step length s (k, 1) of each output, and whether its objective F falls, (k,).
+        """Return the step length s (k, 1) of each of k outputs, and whether the step lowers the objective F, (k,).
 
         s is the first of 1, 1/2, 1/4, ... for which F falls enough, or rises by no more than the rounding error of F.
-        If there is none, s is 0. If the loss couples the outputs, one s (1, 1) is for all outputs.
+        If no such s is found, s is 0. For a rise within the rounding error, and for s = 0, the second array is False.
+        If the loss couples the outputs, F and s are for all outputs together. The arrays then are (1, 1) and (1,).
 
-        step: change (k, r) of u = T alpha, for the coefficients alpha. T'T is the kernel matrix of the inducing points,
-            and r is its rank.
-        gd: gradient times step, element by element, (k, r). The sum over an output is the slope of F along the step.
+        step: change (k, r) of u = T alpha for s = 1, where alpha are the coefficients. T'T is the kernel matrix of the
+            inducing points, and r is the rank of this matrix.
+        gd: preconditioned gradient times the change of the preconditioned variable, element by element, (k, r). The
+            sum over the r elements of an output is the slope of F along the output's step.
         """
         before, slope = self.values, self._joined(gd).sum(axis=1)
         s, noise = np.ones(len(before)), 1e-14 * np.abs(before)
@@ -399,7 +411,8 @@ class Newton:
         result.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
         result.bound = float((self._upper_bound(sizes) * self.squares).sum())
         nan, now = float("nan"), perf_counter() - self.began
-        rows_read = (result.passes + self.rows.passes) * self.rows.n  # includes an earlier solve in another dtype
+        # ``result.passes`` is the number of passes of an earlier solve in another dtype, or 0 if there was none.
+        rows_read = (result.passes + self.rows.passes) * self.rows.n
         point = Point(now, result.steps, result.newton_steps, result.objective, nan, nan, result.residual, rows_read)
         result.trace.append(point)
         if self.progress:
@@ -412,8 +425,10 @@ class Newton:
         Notation:
 
             '           transpose of a matrix
-            T, A        triangular factors of the preconditioner
-            sample      the rows from which the preconditioner is made
+            T, A        triangular factors of the preconditioner: T'T is near the inducing points' kernel matrix, and
+                        A'A is near the Hessian of F with respect to T alpha, for the coefficients alpha
+            sample      the rows from which A is made
+            penalty     factor of the term |T alpha|^2 / 2 of F
             u           T alpha, for the current coefficients alpha
             F, F*       objective at u, and its minimum
             G           gradient of F with respect to u
@@ -431,13 +446,13 @@ class Newton:
 
         For the squared loss, c is the number ``curvature`` of :meth:`_weigh`, since l2 is constant. For another loss, c
         is half of ``curvature``. This c is right if, for each row of the sample, l2 at v is at least half of l2 at u.
-        The third bound is used only if three steps show this:
+        These three inequalities bound l2 at v:
 
             |v - u| <= 2 |g| / (c sqrt(penalty)), since A'A is at least penalty * I.
             Decision values of the sample change by at most h = 2 reach |g| / (c sqrt(penalty)) between u and v.
             l2 at v >= exp(-2 h) * l2 at u, since the loss's third derivative is at most 2 * l2 in size.
 
-        Hence h <= log(2) / 2 is required.
+        If h <= log(2) / 2, then exp(-2 h) >= 1/2, and c is right. If h is larger, the third bound is not used.
 
         Two effects of rounding are added to the bound:
 

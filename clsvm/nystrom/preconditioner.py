@@ -72,8 +72,8 @@ SMALL_WORK = 1 << 30  # linear algebra with fewer multiply-adds uses one thread
 _BLOCK, _ROWS, _SUMMED = 512, 4096, 1024
 RATIOS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # candidates for the ratio of sampled rows to inducing points
 FEW_SAMPLE_STEPS = 150  # assumed conjugate gradient steps if the preconditioner is made from the inducing points alone
-# HOST: cost of a float64 multiply-add on the host, in multiply-adds of a dense product on the device.
-# OUTPUT: cost of multiplying a kernel value by a coefficient and adding it, in multiply-adds of a dense product.
+# HOST: a float64 multiply-add on the host costs as much time as HOST multiply-adds of a dense product on the device.
+# OUTPUT: adding a kernel value times a coefficient costs as much time as OUTPUT multiply-adds of a dense product.
 HOST, OUTPUT = 2.0, 3.0
 # Each Newton step restarts conjugate gradients, so RESTART_FACTOR multiplies the theoretical number of CG steps.
 RESTART_FACTOR = 2.0
@@ -202,12 +202,14 @@ class Preconditioner:
     def _pivoted(self, K: Vector, most: float) -> Vector:
         """Factor a singular kernel matrix K (m, m) by Cholesky with pivots. Return the factor T (r, r) of r points.
 
-        The pivots select r of the m inducing points. Their rows of K span the other rows, up to rounding. T'T is the
-        kernel matrix of the selected points, where ' transposes. Only the lower triangle of ``K`` is read.
+        The pivots select r of the m inducing points. The rows of K that belong to these r points span the other rows,
+        up to rounding. T'T is the kernel matrix of the selected points, where ' transposes. Only the lower triangle of
+        ``K`` is read.
 
-        The factorisation ends when no pivot exceeds a tolerance. If the product of the factors differs too much from K,
-        K is factored again with a larger tolerance. Raises ValueError if the tolerance exceeds ``most`` times the mean
-        diagonal entry of K. K then counts as indefinite.
+        LAPACK computes the pivoted Cholesky factor L (m, r), and stops when no pivot exceeds a tolerance. If L L'
+        differs too much from K with its rows and columns in the order of the pivots, K is factored again with a larger
+        tolerance. T is the transpose of the first r rows of L. Raises ValueError if the tolerance exceeds ``most``
+        times the mean diagonal entry of K. K then counts as indefinite.
         """
         signs = np.random.RandomState(0).choice([-1.0, 1.0], self.m)
         product, tol = blas.dsymv(1.0, K, signs, lower=1), self.jitter
@@ -372,7 +374,8 @@ class Preconditioner:
         scale: square roots of the weights of the inducing points, (m,).
         """
         factors = self._factors
-        for done, following in _blocks(self.rank):  # T stays above the diagonal; write (T diag(scale))' below it
+        # The upper triangle of ``factors`` keeps T. The transpose of T diag(scale) is written to the lower triangle.
+        for done, following in _blocks(self.rank):
             factors[following, done] = factors[done, following].T * scale[following, None]
             corner = factors[done, done]
             factors[done, done] = np.triu(corner, 1) + np.triu(corner).T * scale[done, None]
@@ -425,36 +428,41 @@ class Preconditioner:
         return alpha
 
     def from_alpha(self, g: Vector) -> Vector:
-        """Return the gradient with respect to u = T alpha, (k, r), for k outputs.
+        """Convert a gradient with respect to the coefficients into the gradient with respect to u = T a, (k, r).
 
-        T (r, r) is the upper triangular Cholesky factor of the kernel matrix of r inducing points. For each output, the
-        gradient s with respect to u solves T' s = g, where T' is the transpose of T. If r < m, the entries of g for the
-        other m - r inducing points are not used.
+        A gradient has one row for each of k outputs. The preconditioner uses r of the m inducing points. T (r, r) is
+        the upper triangular Cholesky factor of the kernel matrix of these r points, and a (r,) are their coefficients
+        for one output. For each output, the gradient s (r,) with respect to u solves T' s = c. Here T' is the transpose
+        of T, and c (r,) are the entries of the output's row of ``g`` that belong to the r points.
 
-        g: the gradient with respect to the coefficients alpha of all m inducing points, (k, m).
+        g: gradient with respect to the coefficients of all m inducing points, (k, m).
         """
         return self._solve(g if self.pivots is None else g[:, self.pivots], self._diagonal_T, lower=0, trans=1)
 
     def u(self, b: Vector) -> Vector:
-        """Return u = A^-1 b for the preconditioned variable b and the factor A that :meth:`weigh` computed.
+        """Apply A^-1 to each row of b (k, r): return u with A u = b, for k outputs.
 
-        u and b are (k, r), for k outputs and the rank r of the inducing points' kernel matrix.
+        The rows of u are T alpha, for the coefficients alpha of an output and the Cholesky factor T of the inducing
+        points' kernel matrix, of rank r. A (r, r) is the upper triangular factor that :meth:`weigh` computed. A'A is
+        near the Hessian of the objective with respect to u, so the Hessian with respect to b is near the identity.
         """
         return self._solve(b, self._diagonal_A, lower=1, trans=1)
 
     def from_u(self, g: Vector) -> Vector:
-        """Return A^-T g: the gradient with respect to b = A u, from the gradient g with respect to u.
+        """Apply A^-T, the inverse of the transpose of A, to each row of the gradient g (k, r), for k outputs.
 
-        A is the factor that :meth:`weigh` computed. Both gradients are (k, r), for k outputs and the rank r of the
-        inducing points' kernel matrix.
+        g is the gradient of the objective with respect to u. The result is the gradient with respect to b, where
+        b = A u for each output. A (r, r) is the upper triangular factor that :meth:`weigh` computed. A'A is near the
+        Hessian of the objective with respect to u. r is the rank of the inducing points' kernel matrix.
         """
         return self._solve(g, self._diagonal_A, lower=1, trans=0)
 
     def of_coefficients(self, alpha: Vector) -> Vector:
-        """Return u = T alpha (k, r) for the coefficients alpha (k, m) of k outputs.
+        """Return the array u (k, r) for the coefficients ``alpha`` (k, m) of m inducing points and k outputs.
 
-        T'T = K is the kernel matrix of the m inducing points, and r is its rank. If r < m, return R alpha instead, with
-        the factor R (r, m) of K = R'R.
+        K (m, m) is the kernel matrix of the inducing points, and r is the rank of K. Row i of u is R alpha_i, where
+        alpha_i is row i of ``alpha``. R (r, m) is a factor of K = R'R, up to rounding, where ' transposes. If r = m, R
+        is the upper triangular Cholesky factor T of K.
         """
         with _threads(alpha.size * self.rank):
             if self._R is not None:

@@ -72,7 +72,8 @@ def prepare() -> None:
             extra[f"clsvm-{library}.icd"] = location
     if extra and (folder := _folder({**system, **extra})):
         os.environ["OCL_ICD_VENDORS"] = str(folder)
-    elif extra and not system:  # if no folder can be written, OCL_ICD_VENDORS can still name one library
+    elif extra and not system:
+        # No folder for a list of libraries can be written, so OCL_ICD_VENDORS is set to the path of a single library.
         os.environ["OCL_ICD_VENDORS"] = next(iter(extra.values()))
 
 

@@ -1,9 +1,12 @@
-"""Compute gradients f = K b + q of small subproblems, from tiles of the kernel matrix K or from products with K.
+"""Compute gradients f = K b + q of small subproblems, where K is the kernel matrix.
 
-A subproblem is the dual problem over some rows of a data set, with coefficients b and linear term q. Its tile is the
-kernel matrix among its rows, padded to W x W values. The batch solver computes tiles and gradients of several
-subproblems in the dtype of its operator. The float64 check of the batch solver calls :func:`responses` for gradients of
-chosen rows in float64.
+A subproblem is the dual problem over some rows of a data set, with coefficients b and linear term q. The tile of a
+subproblem is the kernel matrix among the rows of the subproblem. The batch solver solves several subproblems together.
+It pads the tiles of these subproblems to one size, W x W values. :func:`tile` computes a tile, and
+:func:`respond_tiles` computes gradients from tiles. Both use the dtype in which the device stores the rows.
+
+The batch solver can check gradients in float64. For this check, :func:`responses` computes the gradients of chosen
+rows in float64.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +30,8 @@ MIRRORED = 64
 # The gradients of rows R need the kernel matrix K(R, S) between the rows R and the support vectors S.
 # For the union T of R and S, half of the symmetric K(T, T) replaces K(R, S) if |T|^2 / 2 <= SYMMETRIC * |R| * |S|.
 SYMMETRIC = 0.6
-# K (r, s) of r rows and s >= FEW_FACTOR * r support vectors may be computed transposed, up to FEW_BYTES bytes of K.
+# The kernel matrix of r rows and s support vectors may be computed transposed only if s >= FEW_FACTOR * r.
+# The kernel matrix of some rows and support vectors may be computed transposed only if it takes <= FEW_BYTES bytes.
 FEW_FACTOR, FEW_BYTES = 2, 16 << 20
 # The kernel matrices of a batch of subproblems together take at most the share TILES of the device's free memory.
 # A float64 check of one subproblem may make a kernel matrix that takes at most the share TILES of the free memory.
@@ -94,7 +98,10 @@ def _from_tiles(gram: Operator, requests: list[GradientRequest]) -> list[Vector]
 
 
 def _from_tile(gram: Operator, request: GradientRequest) -> Vector:
-    """Return the gradients f of a request, computed from the kernel matrix among all its rows and support vectors."""
+    """Return the gradients f of a request, computed from one symmetric kernel matrix.
+
+    The rows of this matrix are the rows of the request together with the support vectors of the request.
+    """
     stream, positions = gram.stream, np.union1d(request.rows, request.support)
     m, W = len(positions), _round_up(gram, len(positions), UNIT)
     q, b, at = np.zeros(W), np.zeros(W), positions.searchsorted(request.rows)
@@ -236,7 +243,8 @@ def _padded(vectors: Sequence[NDArray[Any]], size: int, value: int) -> NDArray[A
 def _round_up(gram: Operator, rows: int, unit: int = 1) -> int:
     """Round ``rows`` up to a multiple of ``unit``, and the result up to a multiple of ``gram.width``.
 
-    ``gram.width`` is the number of rows in a block of a panel, which is a buffer of rows of X.
+    ``rows`` is the number of rows of X that a buffer on the device must hold. OpenCL kernels read the buffer in blocks
+    of ``gram.width`` rows, so the buffer needs memory for whole blocks.
     """
     rows = -(-max(1, rows) // unit) * unit
     return -(-rows // gram.width) * gram.width

@@ -1,19 +1,24 @@
-"""Make Newton steps: move all free coefficients to their joint minimum, by a Cholesky factor of K among them.
+"""Make Newton steps of the dual problem of an SVM: move all free coefficients to the minimum over these coefficients.
 
-Solves:   minimise 1/2 d'Md + g'd over changes d of the free coefficients F,  bottom <= d <= top,  the sum of d in each
-          group is 0;  M = K_FF + ridge I
-Given:    coefficients b of a dual problem, and their gradients f = K b + q with the linear term q; the kernel matrix
-          K_FF among F; the derivatives g of the dual for F; bounds bottom and top, between which the dual is
-          quadratic; groups, which are sets of coefficients with a fixed sum
+A coefficient is free if it lies between its bounds. In epsilon-SVR, a free coefficient is also not 0. F is the set of
+the free coefficients.
+
+Solves:   minimise 1/2 d'Md + g'd over the changes d of the coefficients in F, with bottom <= d <= top, and with the sum
+          of d equal to 0 in each group;  M = K_FF + ridge I
+Given:    coefficients b of a dual problem, and the gradients f = K b + q with the linear term q; the kernel matrix K_FF
+          among the rows of F; the derivatives g of the dual by the coefficients in F; bounds bottom and top of d,
+          between which the dual is quadratic; groups, which are sets of coefficients with a fixed sum; ridge, a small
+          number that makes M positive definite in spite of rounding errors
 Returns:  coefficients b and gradients f at which the dual is lower; b and f as given if the step does not lower it
 Source:   Hintermueller, Ito, Kunisch 2002 (a primal-dual active set strategy is a semismooth Newton method), with a
           line search; Scheinberg 2006 for active sets of SVMs
 
-    U'U  <- M, by blocks of columns
-    H    <- {}, the set of coefficients that are fixed at a bound
-    repeat until d takes no coefficient beyond its bounds:
-        d <- the minimum over F with the groups' sums and the coefficients in H fixed, by a Schur complement of M
-        add to H the coefficients that d takes beyond their bounds
+    U    <- the Cholesky factor of M = U'U, computed by blocks of columns
+    H    <- {}, the set of the entries of d that are fixed at bottom or top
+    repeat until no entry of d is beyond its bounds bottom and top:
+        d <- the minimiser over all d with the sum 0 in each group and with the entries in H at their bounds, from U and
+             a Schur complement of M
+        add to H the entries of d that are beyond bottom or top, each fixed at the bound that it is beyond
     b, f <- b + t d, f + t K d with the t in (0, 1] that minimises the dual
 
 SMO soon finds which coefficients are at a bound, but takes long to find the values of the free coefficients. A Newton
@@ -54,15 +59,15 @@ COPIES, PRODUCTS = 8, 32
 # A Cholesky factor is used again if at most this share of its coefficients became free or reached a bound since.
 MAX_CHANGED = 0.25
 # LOW: convergence checks begin to record the KKT violation when it has fallen to LOW times its first value.
-# LATE: once SMO computed more than LATE * n rows of K (n, n), checks record the KKT violation, however large it is.
+# LATE: checks begin to record even a larger KKT violation once SMO has computed more than LATE * n rows of K (n, n).
 LOW, LATE = 0.5, 4
-# CHECKS_BEFORE: a first Newton step is considered after more than this number of recorded KKT violations.
+# CHECKS_BEFORE: the first Newton step needs more than CHECKS_BEFORE convergence checks that record the KKT violation.
 # CHECKS_BETWEEN: a Newton step is considered after more than this number of convergence checks since the previous step.
 CHECKS_BEFORE, CHECKS_BETWEEN = 4, 2
 FAILURE_FACTOR = 4.0  # each Newton step that does not lower the dual multiplies the estimated cost of the next by this
 MIN_SAVING = 4.0  # a first Newton step is made only if SMO would cost more than MIN_SAVING times as much as the step
 SMALL = 8  # cost of a Newton step's small computations, as a multiple of ``Profile.outer_cost``
-SOLVES = 50  # assumed number of linear systems that a Newton step solves if it uses the last Cholesky factor again
+SOLVES = 50  # a Newton step with the Cholesky factor of the step before is assumed to solve SOLVES linear systems
 
 
 class Factor:
@@ -85,8 +90,12 @@ class Factor:
     def __init__(self, dtype: DTypeLike, ridge: float, least: float) -> None:
         """Make an empty factor.
 
-        ridge: ridge, relative to the mean diagonal entry of K among the rows that are added first.
-        least: lower limit of this mean diagonal entry. It replaces a smaller mean.
+        The factor will be the Cholesky factor of K + r I for the rows that :meth:`extend` adds. K is the kernel matrix
+        among the added rows, and r is ``ridge`` times the mean diagonal entry of K among the rows of the first call.
+
+        dtype: dtype of the factor.
+        ridge: the ridge r, as a multiple of the mean diagonal entry.
+        least: lower limit of the mean diagonal entry. If the mean is smaller, ``least`` replaces it.
         """
         self.dtype, self.ridge = np.dtype(dtype), 0.0
         self._trsm, self._syrk, self._trsv = get_blas_funcs(("trsm", "syrk", "trsv"), dtype=self.dtype)
@@ -138,7 +147,7 @@ class Factor:
         return out
 
     def back(self, w: Matrix) -> Vector:
-        """Solve U x = w for one vector w by back substitution with the factor U; return x."""
+        """Solve U x = w by back substitution with the factor U; return the vector x (m,). w is one vector (m,)."""
         left, found = w, []
         for above, diagonal in reversed(self._blocks):
             found.append(self._trsv(diagonal, left[len(above) :]))
@@ -164,10 +173,13 @@ class Factor:
 
 
 def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
-    """Yield ridges to try, in rising order, until K + ridge * I has a Cholesky factor. K has ``rows`` rows.
+    """Yield TRIES numbers c in rising order: multiples of the mean diagonal entry of a kernel matrix K.
 
-    Each ridge is a multiple of K's mean diagonal entry. The first is RIDGE * sqrt(rows) times the rounding error of
-    ``dtype``.
+    The caller tries the ridge c * mean(diag(K)) for each number c, until K + ridge * I has a Cholesky factor. The first
+    number is RIDGE * sqrt(rows) * eps. Each further number is RIDGE_GROWTH times as large as the number before.
+
+    dtype: dtype of K. eps is the machine epsilon of this dtype.
+    rows: number of rows of K.
     """
     for k in range(TRIES):
         yield RIDGE_GROWTH**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows))
@@ -182,9 +194,9 @@ def factor_with_ridge(
 
     dtype: dtype of the factor.
     ridges: ridges in rising order, each as a multiple of the mean diagonal entry of K.
-    least: lower limit of the mean diagonal entry of K. It replaces a smaller mean.
-    add_rows: function that adds the rows of K to an empty factor, and returns whether K + ridge * I is positive
-        definite.
+    least: lower limit of the mean diagonal entry of K. If the mean is smaller, ``least`` replaces it.
+    add_rows: function that is called with an empty factor, which holds one of the ridges. The function adds all rows of
+        K to the factor, and returns True if K + ridge * I is positive definite, else False.
     """
     return next((one for one in (Factor(dtype, ridge, least) for ridge in ridges) if add_rows(one)), None)
 
@@ -278,14 +290,15 @@ def minimum(
 ) -> Vector | None:
     """Return the change d (m,) of the coefficients that minimises 1/2 d'Md + g'd between the bounds of d.
 
-    M is the matrix of the Cholesky ``factor``. Entries of d beyond their bounds are fixed at the bounds, and the others
-    are computed again, at most ROUNDS times in all. Return None if no minimum is found.
+    M = U'U is the matrix whose Cholesky factor U is ``factor``. d is first computed without bounds. Then each entry of
+    d that is beyond a bound is fixed at this bound, and the other entries are computed again. d is computed at most
+    ROUNDS times. Return None if no minimum is found.
 
-    g: derivatives of the dual for the coefficients of the factor's m rows, (m,).
+    g: derivatives of the dual by the m coefficients, which belong to the m rows of the factor, (m,).
     bottom, top: bounds of d, (m,).
     group: number of the group to which each entry of d belongs, (m,).
-    groups: number of groups, in each of which the sum of d is 0; 0 if no sum is fixed.
-    fixed: indices of entries where d is 0, because the coefficients are no longer free.
+    groups: number of groups. The entries of d in each group have the sum 0. If ``groups`` is 0, no sum is fixed.
+    fixed: indices of the entries of d that must be 0, because their coefficients are no longer free.
     """
     at_bound, at, face = np.zeros(len(g), bool), np.zeros(len(g)), Face(factor, g, group, groups)
     at_bound[fixed] = True
@@ -378,8 +391,9 @@ class CostModel:
 class Newton:
     """Make Newton steps over all free coefficients of a problem that SMO solves by working sets.
 
-    If memory allows, the Cholesky factor of K among the free coefficients is stored for the next step. The bytes of the
-    factor count towards the stream's memory limit until :meth:`release`.
+    A coefficient is free if it lies between its bounds. K is the kernel matrix. If memory allows, the Cholesky factor
+    of K among the rows of the free coefficients is stored for the next step. The bytes of this stored factor count
+    towards the memory limit of the fit on this device, until :meth:`release` frees the factor.
     """
 
     def __init__(self, state: State, rows: KernelRows, kernel_scale: float) -> None:
@@ -408,7 +422,10 @@ class Newton:
         return pays and LEAST <= free <= MOST and self._fits(free)
 
     def _fits(self, free: int) -> bool:
-        """Return whether a Newton step over ``free`` coefficients fits in memory, with a new Cholesky factor."""
+        """Return whether the free memory suffices for a Newton step over ``free`` coefficients.
+
+        The memory of the step includes a new Cholesky factor. The memory of the previous factor counts as free.
+        """
         stream, rows = self._stream, _round_up(2 * min(free, BLOCK))
         device = self._gram.panel_bytes(rows), self._dtype.itemsize * rows**2
         host = free**2 * (COPIES * self._dtype.itemsize + PRODUCTS)
@@ -416,10 +433,10 @@ class Newton:
         return max(device) <= stream.largest and sum(device) + host <= free_bytes
 
     def find_change(self) -> Vector | None:
-        """Return the change (1, n) of the coefficients that moves the free coefficients to their joint minimum.
+        """Return the step (1, n) from the coefficients to the minimum of the dual over all free coefficients.
 
-        Return None if no minimum is found. The Cholesky factor of K is stored for the next step, unless the row cache
-        needs the memory to grow.
+        Return None if no minimum is found. The Cholesky factor of the kernel matrix among the rows of these
+        coefficients is stored for the next step, unless the cache of rows of the kernel matrix needs the memory.
         """
         change = self._find_change(*self._state.now())
         if self._stream.limit - self._stream.allocated < self._rows.cache.growth_bytes + self._reserved:
@@ -451,10 +468,10 @@ class Newton:
         return change
 
     def apply(self, change: Vector) -> bool:
-        """Add t * ``change`` to the coefficients, with the t in (0, 1] that minimises the dual.
+        """Add t * ``change`` to the coefficients, with the t in (0, 1] that minimises the dual objective.
 
-        Return True if the dual fell. Return False, and leave the coefficients as they are, if this t is less than 0.5
-        or if no t lowers the dual.
+        Return whether the coefficients were changed. They stay as they are if no t lowers the dual objective, or if the
+        minimising t is less than SHORT.
 
         change: step from the coefficients to the minimum of the dual over all free coefficients, (1, n).
         """
@@ -544,12 +561,13 @@ class Newton:
         The first array has the kernel values K(known, others). The second array has K(others, others), of which only
         the lower triangle is valid. ``known`` and ``others`` are row numbers of X.
 
-        Before its return, the method overwrites four device buffers with data of all rows, ``known`` before ``others``:
+        The method overwrites four device buffers. After the call, they describe the rows ``known``, followed by the
+        rows ``others``:
 
-        panel: the rows themselves.
-        at: the positions of the rows in the device's order of rows.
-        count: the number of rows.
-        out: the kernel values among the rows, as far as the two arrays need them.
+        panel: the features of these rows.
+        at: the positions of these rows in the order in which the device stores the rows of X.
+        count: the number of these rows.
+        out: kernel values between pairs of these rows. Only the kernel values that the method returns are valid.
         """
         stream, gram, W = self._stream, self._gram, panel.capacity
         k, m = len(known), len(known) + len(others)
