@@ -121,11 +121,11 @@ class Record:
     trace
         state of the solver at each convergence check, a tuple of :class:`Point`.
     parts
-        dict from the name of a part of the fit to a tuple of names of ``seconds``. The time of the part is the sum of
-        the seconds under these names.
+        dict. Each key is the name of a part of the fit. The value is a tuple of keys of ``seconds``. The time of the
+        part is the sum of the seconds under these keys.
     curves
-        dict from the name of a quantity that a plot of the convergence shows to two names. The first is the name of the
-        field of :class:`Point` that holds the quantity at a convergence check. The second is the name of the field of
+        dict. Each key is the name of a quantity in a plot of the convergence. The value is a pair of field names. The
+        first is the field of :class:`Point` that holds the quantity at a convergence check. The second is the field of
         the report that holds the quantity at the end of the fit.
     """
 

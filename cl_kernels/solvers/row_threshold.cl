@@ -21,7 +21,9 @@
 #define Z(p) wide_add(SLACK(p), wide_div(RISE(p), curve))                                     // z_p
 #define SHARE(p) wide_mul(wide_max(wide_sub(Z(p), threshold), wide_of(0)), factor)  // s_p = hi_p - new b_p
 
-// Return the threshold t from which the caller computes the best new coefficients of one row in all problems p.
+// Return the threshold t from which the caller computes the best new coefficients of one row, while the coefficients of
+// all other rows stay fixed. Crammer and Singer's multiclass SVM has one problem p for each class. The row has one
+// coefficient in each problem.
 //   b_p, hi_p    the row's old coefficient in problem p, and its upper bound
 //   f_p          the gradient of the dual objective by b_p
 //   g            the largest f_p of all problems

@@ -7,8 +7,8 @@
 //   delta    (problems, W), the changes of the coefficients. ``problems`` is the number of classes in the multiclass
 //            SVM of Crammer and Singer, else 1. A row is listed if any of its coefficients changed.
 //   all      1 in a call before the solve, else 0. If ``all`` is 1, all rows of the working set are listed, and hit_D
-//            and miss_D become 0. The host then has the misses computed, so that the solve finds all its kernel values
-//            in the cache.
+//            and miss_D become 0. The rows of the misses are then computed and stored in the cache, so that the solve
+//            finds in the cache all kernel values that it needs.
 // In and out:
 //   slot_of     slot_of[row] is the row's slot in the cache, or -1
 //   owner       owner[slot] is the row in the slot, or -1

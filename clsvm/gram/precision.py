@@ -3,13 +3,13 @@
 Rounding errors of a kernel value K(x, y) depend on the squared norms of the rows x and y. For an element-wise kernel
 function, K(x, y) = f(sum_j e(x_j, y_j)), they also depend on the largest and smallest entries of the rows.
 
-    measures: compute the norms and the extreme entries of rows on the host.
-    measured: read the norms from the device if they suffice, else compute norms and extreme entries on the host.
+    measures: compute the norms and the largest and smallest absolute entries of rows on the host.
+    measured: read the norms from the device if norms suffice, else call ``measures``.
     outside, check_range: test whether intermediate values of K leave the range of a dtype.
     scales: bound the rounding errors of kernel values in a fit.
     RowPrecision: find the rows whose decision values are precise enough in float32.
 
-An Extent (clsvm/kernels/expression.py) holds the largest and smallest norm and entry in a set of rows.
+An Extent (clsvm/kernels/expression.py) holds the largest and smallest squared norm and absolute entry in a set of rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DECISION_ERROR = 5e-3  # largest accepted error bound of a decision value comput
 
 
 class Measures(NamedTuple):
-    """Hold the squared norms of n rows and their extreme entries, which bound the rounding errors of kernel values.
+    """Hold the squared norms and absolute entries of n rows from which rounding errors of kernel values are estimated.
 
     Attributes
     ----------
@@ -67,6 +67,7 @@ class Measures(NamedTuple):
         """Return the Measures of some of the rows. ``rows`` are the indices of these rows.
 
         The Measures of a row are its squared norm, its largest absolute entry and its smallest nonzero absolute entry.
+        For kernel functions of inner products, they are only the squared norm.
         """
         return Measures(self.sizes[rows], *(entries[rows] if len(entries) else entries for entries in self[1:]))
 
@@ -80,7 +81,10 @@ def _least(numbers: Vector) -> float:
 
 
 def measures(kernel: Kernel, X: Data, plan: Plan) -> Measures:
-    """Compute on the host the Measures (norms and extreme entries) of the rows of X minus the vector plan.centre."""
+    """Compute on the host the Measures of the rows of X minus the vector plan.centre.
+
+    The Measures are the squared norm, the largest absolute entry and the smallest nonzero absolute entry of each row.
+    """
     step = max(1, (1 << 22) // max(1, X.shape[1]))
     found = [(np.zeros(0), np.zeros(0), np.zeros(0))]
     for start in range(0, X.shape[0], step):
@@ -107,8 +111,8 @@ def outside(kernel: Kernel, rows: Extent, others: Extent, dtype: str, d: int) ->
     """Return whether intermediate values of K leave the range of ``dtype`` and cause too large an error.
 
     An error is too large if it exceeds LOST times the largest kernel value. K is computed between two sets of rows.
-    ``rows`` and ``others`` are the Extents of the two sets: their largest and smallest norm and entry. Rows have d
-    features.
+    ``rows`` and ``others`` are the Extents of the two sets: their largest and smallest squared norm and absolute entry.
+    Rows have d features.
     """
     found = kernel.evaluation(rows, others, dtype, d)
     return found.outside > LOST * found.largest
@@ -118,7 +122,7 @@ def check_range(kernel: Kernel, rows: Extent, others: Extent, d: int, which: str
     """Raise ValueError if intermediate values of K leave the range of ``dtype`` and cause too large an error.
 
     K is computed between two sets of rows. ``rows`` and ``others`` are the Extents of the two sets: their largest and
-    smallest norm and entry. ``which`` names the rows in the error message.
+    smallest squared norm and absolute entry. ``which`` names the rows in the error message.
     """
     if outside(kernel, rows, others, dtype, d):
         both = rows.union(others)
@@ -161,9 +165,10 @@ def scales(
     Return a Scales, which holds the two estimates, ``sizes`` and ``extent``. The unit of an estimate is the eps of the
     estimate's dtype.
 
-    sizes: squared norm of each of the n rows, (n,). Measures.sizes says what replaces it for some kernel functions.
+    sizes: squared norm of each of the n rows, (n,). For an element-wise kernel function, other numbers replace the
+        squared norms (Measures.sizes).
     extent: four numbers. The first two are the largest and the smallest nonzero number in ``sizes``. The last two are
-        the largest and the smallest nonzero absolute entry of the rows.
+        the largest and the smallest nonzero absolute entry of the rows, or 0 for kernel functions of inner products.
     d: number of features of a row.
     dtype: dtype in which kernel values are computed.
     asked: dtype that the user requested, for error messages.
@@ -187,11 +192,12 @@ def scales(
 
 
 def measured(stream: Stream, rows: Rows, kernel: Kernel, X: Data, plan: Plan) -> Measures:
-    """Return the Measures (norms and extreme entries) of the rows X, which ``rows`` holds on a device.
+    """Return the Measures of the rows X, which ``rows`` holds on a device.
 
-    The norms are read from the device, with two exceptions. For element-wise kernel functions, which need extreme
-    entries too, the host computes the Measures from X. The host also computes them if a norm is so small that squares
-    of entries may have underflowed.
+    The Measures are the squared norm of each row and, for element-wise kernel functions, its largest and smallest
+    nonzero absolute entry. For element-wise kernel functions, the host computes the Measures from X. The host also
+    computes them if a norm is so small that underflow of squares may have changed it. Otherwise the norms are read from
+    the device.
     """
     eps, floor = float(np.finfo(rows.dtype).eps), underflow(rows.dtype, X.shape[1])
     found: Vector = stream.read(rows.xx, rows.dtype, rows.n_pad)[rows.position].astype(np.float64)
@@ -239,7 +245,7 @@ class RowPrecision:
     def _holds(self, dtype: str, rows: Extent) -> bool:
         """Return whether ``dtype`` is precise enough for all rows whose norms and entries are in given ranges.
 
-        ``rows`` is an Extent, which holds the largest and smallest norm and entry.
+        ``rows`` is an Extent, which holds the largest and smallest squared norm and absolute entry.
         """
         if (dtype, rows) not in self._found:
             info, both = np.finfo(dtype), rows.union(self._span)
@@ -254,7 +260,7 @@ class RowPrecision:
     def __call__(self, found: Measures, dtype: str = "float32") -> NDArray[np.bool_]:
         """Return for each row whether kernel values in ``dtype`` are precise enough for its decision value.
 
-        ``found`` holds the norms and extreme entries of the rows.
+        ``found`` holds the squared norm and the largest and smallest absolute entry of each row.
         """
         out = np.full(len(found.sizes), self._holds(dtype, self._span))
         for extent, rows in self._beyond(found):
@@ -264,7 +270,7 @@ class RowPrecision:
     def check(self, found: Measures) -> None:
         """Raise ValueError if kernel values between a row and the support vectors leave the range of float64.
 
-        ``found`` holds the norms and extreme entries of the rows.
+        ``found`` holds the squared norm and the largest and smallest absolute entry of each row.
         """
         check_range(self._kernel, self._span, self._span, self._d, " of support vectors")
         for extent, _ in self._beyond(found):

@@ -383,8 +383,8 @@ class Newton:
 
         step: change (k, r) of u = T alpha for s = 1, where alpha are the coefficients. T'T is the kernel matrix of the
             inducing points, and r is the rank of this matrix.
-        gd: preconditioned gradient times the change of the preconditioned variable, element by element, (k, r). The
-            sum over the r elements of an output is the slope of F along the output's step.
+        gd: gradient of F with respect to v = A u, times the change of v for s = 1, element by element, (k, r). A is the
+            preconditioner's triangular factor. The sum over an output's r elements is the slope of F along the step.
         """
         before, slope = self.values, self._joined(gd).sum(axis=1)
         s, noise = np.ones(len(before)), 1e-14 * np.abs(before)
@@ -411,7 +411,7 @@ class Newton:
         result.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
         result.bound = float((self._upper_bound(sizes) * self.squares).sum())
         nan, now = float("nan"), perf_counter() - self.began
-        # ``result.passes`` is the number of passes of an earlier solve in another dtype, or 0 if there was none.
+        # ``result.passes`` is the number of passes over the rows in an earlier solve in another dtype, else 0.
         rows_read = (result.passes + self.rows.passes) * self.rows.n
         point = Point(now, result.steps, result.newton_steps, result.objective, nan, nan, result.residual, rows_read)
         result.trace.append(point)

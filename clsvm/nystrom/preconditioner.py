@@ -73,7 +73,7 @@ _BLOCK, _ROWS, _SUMMED = 512, 4096, 1024
 RATIOS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # candidates for the ratio of sampled rows to inducing points
 FEW_SAMPLE_STEPS = 150  # assumed conjugate gradient steps if the preconditioner is made from the inducing points alone
 # HOST: a float64 multiply-add on the host costs as much time as HOST multiply-adds of a dense product on the device.
-# OUTPUT: adding a kernel value times a coefficient costs as much time as OUTPUT multiply-adds of a dense product.
+# OUTPUT: adding kernel value * coefficient to a sum costs as much time as OUTPUT multiply-adds of a dense product.
 HOST, OUTPUT = 2.0, 3.0
 # Each Newton step restarts conjugate gradients, so RESTART_FACTOR multiplies the theoretical number of CG steps.
 RESTART_FACTOR = 2.0
@@ -206,10 +206,10 @@ class Preconditioner:
         up to rounding. T'T is the kernel matrix of the selected points, where ' transposes. Only the lower triangle of
         ``K`` is read.
 
-        LAPACK computes the pivoted Cholesky factor L (m, r), and stops when no pivot exceeds a tolerance. If L L'
-        differs too much from K with its rows and columns in the order of the pivots, K is factored again with a larger
-        tolerance. T is the transpose of the first r rows of L. Raises ValueError if the tolerance exceeds ``most``
-        times the mean diagonal entry of K. K then counts as indefinite.
+        LAPACK computes the pivoted Cholesky factor L (m, r), and stops when no pivot exceeds a tolerance. L L'
+        should equal K with the rows and columns in the order of the pivots. If L L' differs too much from this matrix,
+        K is factored again with a larger tolerance. T is the transpose of the first r rows of L. Raises ValueError if
+        the tolerance exceeds ``most`` times the mean diagonal entry of K. K then counts as indefinite.
         """
         signs = np.random.RandomState(0).choice([-1.0, 1.0], self.m)
         product, tol = blas.dsymv(1.0, K, signs, lower=1), self.jitter
@@ -440,11 +440,12 @@ class Preconditioner:
         return self._solve(g if self.pivots is None else g[:, self.pivots], self._diagonal_T, lower=0, trans=1)
 
     def u(self, b: Vector) -> Vector:
-        """Apply A^-1 to each row of b (k, r): return u with A u = b, for k outputs.
+        """Solve A u = b for each of k outputs, and return u (k, r). Each row of b (k, r) belongs to an output.
 
-        The rows of u are T alpha, for the coefficients alpha of an output and the Cholesky factor T of the inducing
-        points' kernel matrix, of rank r. A (r, r) is the upper triangular factor that :meth:`weigh` computed. A'A is
-        near the Hessian of the objective with respect to u, so the Hessian with respect to b is near the identity.
+        A (r, r) is the upper triangular factor that :meth:`weigh` computed. A'A is near the Hessian of the objective
+        with respect to u, so the Hessian with respect to b is near the identity. r is the rank of the inducing points'
+        kernel matrix. For an output, u is T a. Here T (r, r) is the Cholesky factor of the kernel matrix of r inducing
+        points, and a (r,) are the coefficients of these points.
         """
         return self._solve(b, self._diagonal_A, lower=1, trans=1)
 

@@ -73,7 +73,7 @@ def prepare() -> None:
     if extra and (folder := _folder({**system, **extra})):
         os.environ["OCL_ICD_VENDORS"] = str(folder)
     elif extra and not system:
-        # No folder for a list of libraries can be written, so OCL_ICD_VENDORS is set to the path of a single library.
+        # No folder that lists several libraries can be written, so OCL_ICD_VENDORS is the path of a single library.
         os.environ["OCL_ICD_VENDORS"] = next(iter(extra.values()))
 
 

@@ -100,7 +100,8 @@ def _from_tiles(gram: Operator, requests: list[GradientRequest]) -> list[Vector]
 def _from_tile(gram: Operator, request: GradientRequest) -> Vector:
     """Return the gradients f of a request, computed from one symmetric kernel matrix.
 
-    The rows of this matrix are the rows of the request together with the support vectors of the request.
+    A request names some rows, the support vectors and the coefficients of the support vectors. The symmetric matrix
+    holds the kernel values among all these rows and support vectors.
     """
     stream, positions = gram.stream, np.union1d(request.rows, request.support)
     m, W = len(positions), _round_up(gram, len(positions), UNIT)

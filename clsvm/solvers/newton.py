@@ -59,7 +59,7 @@ COPIES, PRODUCTS = 8, 32
 # A Cholesky factor is used again if at most this share of its coefficients became free or reached a bound since.
 MAX_CHANGED = 0.25
 # LOW: convergence checks begin to record the KKT violation when it has fallen to LOW times its first value.
-# LATE: checks begin to record even a larger KKT violation once SMO has computed more than LATE * n rows of K (n, n).
+# LATE: convergence checks record any KKT violation once SMO has computed LATE * n rows of the kernel matrix (n, n).
 LOW, LATE = 0.5, 4
 # CHECKS_BEFORE: the first Newton step needs more than CHECKS_BEFORE convergence checks that record the KKT violation.
 # CHECKS_BETWEEN: a Newton step is considered after more than this number of convergence checks since the previous step.
@@ -67,7 +67,7 @@ CHECKS_BEFORE, CHECKS_BETWEEN = 4, 2
 FAILURE_FACTOR = 4.0  # each Newton step that does not lower the dual multiplies the estimated cost of the next by this
 MIN_SAVING = 4.0  # a first Newton step is made only if SMO would cost more than MIN_SAVING times as much as the step
 SMALL = 8  # cost of a Newton step's small computations, as a multiple of ``Profile.outer_cost``
-SOLVES = 50  # a Newton step with the Cholesky factor of the step before is assumed to solve SOLVES linear systems
+SOLVES = 50  # a Newton step with the previous step's Cholesky factor is assumed to solve SOLVES linear systems
 
 
 class Factor:
@@ -435,8 +435,8 @@ class Newton:
     def find_change(self) -> Vector | None:
         """Return the step (1, n) from the coefficients to the minimum of the dual over all free coefficients.
 
-        Return None if no minimum is found. The Cholesky factor of the kernel matrix among the rows of these
-        coefficients is stored for the next step, unless the cache of rows of the kernel matrix needs the memory.
+        Return None if no minimum is found. The Cholesky factor of the kernel matrix among the rows of the
+        free coefficients is stored for the next step, unless the cache of rows of the kernel matrix needs the memory.
         """
         change = self._find_change(*self._state.now())
         if self._stream.limit - self._stream.allocated < self._rows.cache.growth_bytes + self._reserved:
