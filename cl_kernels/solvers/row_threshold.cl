@@ -27,7 +27,7 @@
 //   b_p, hi_p    the row's old coefficient in problem p, and its upper bound
 //   f_p          the gradient of the dual objective by b_p
 //   g            the largest f_p of all problems
-//   k            the kernel value of the row with itself
+//   k            the kernel value of the row with itself, but at least TAU = 1e-12
 // The new coefficients are
 //   new b_p = hi_p - max(0, z_p - t),   z_p = hi_p - b_p + (f_p - g) / k
 // g is subtracted because f_p / k can be so large that hi_p - b_p is rounded away.

@@ -6,7 +6,7 @@ function, K(x, y) = f(sum_j e(x_j, y_j)), they also depend on the largest and sm
     measures: compute the norms and the largest and smallest absolute entries of rows on the host.
     measured: read the norms from the device if norms suffice, else call ``measures``.
     outside, check_range: test whether intermediate values of K leave the range of a dtype.
-    scales: bound the rounding errors of kernel values in a fit.
+    scales: estimate the rounding errors of kernel values in a fit.
     RowPrecision: find the rows whose decision values are precise enough in float32.
 
 An Extent (clsvm/kernels/expression.py) holds the largest and smallest squared norm and absolute entry in a set of rows.
