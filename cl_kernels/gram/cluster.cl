@@ -1,7 +1,8 @@
-// Put rows that have similar nonzero columns into clusters, greedily in one pass over the rows.
-// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011). A row joins the open cluster of least cost. A cluster is
-// open while rows can still join it. In the paper's formula for the number of open clusters, ``max`` is a misprint for
-// ``min``.
+// Put rows that have similar nonzero columns into the same cluster, greedily in one pass over the rows.
+// This is algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011). A cluster gets a fixed number of rows. If at least one
+// row of a cluster has a nonzero in a column, the cluster stores the column for all of its rows, zeros included.
+// Several clusters are filled at a time. A row joins the one in which the fewest additional zeros must then be stored.
+// The paper's formula for the number of clusters that are filled at a time has a misprint: ``max`` must be ``min``.
 // A row's pattern is the set of its nonzero columns, as bits in words of 32 bits. Bit j of word w stands for column
 // 32 * w + j.
 //   pattern_dense, pattern_csr   compute the patterns of rows
@@ -120,20 +121,22 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 #endif
 }
 
-// Assign n rows to clusters of ``size`` rows that have similar nonzero columns.
-// A cluster stores the same columns for all of its rows: those in which any of its rows has a nonzero. So zeros are
-// stored too. A row joins the open cluster in which it adds the fewest stored zeros (function ``nearest``). A cluster
-// is open if rows can still join it.
-// in:  walk       numbers of the n rows, in the order in which they join clusters
-// in:  patterns   a bit set for each row: the columns in which it has a nonzero
-// in:  share      number of clusters that a work-group fills
-// in:  active     largest number of clusters of a work-group that are open at the same time
-// out: order      order[c * size + r] is the number of the row that joined cluster c as its r-th row, counted from 0.
-//                 If fewer than ``size`` rows join, the other entries keep their values.
-// out: filled     a bit set for each cluster: the columns in which any of its rows has a nonzero
-// ``unions`` and ``slots`` are scratch memory. They have k >= active places for open clusters of each work-group.
-// ``unions`` has the bit set of columns of each open cluster. ``slots`` has three numbers of each: the number of bits
-// that are 1, the number of rows so far, and the number c of the cluster.
+// Assign n rows to clusters of ``size`` rows, so that the rows of a cluster have similar nonzero columns.
+// A cluster stores the same columns for all of its rows: the columns in which at least one of its rows has a nonzero.
+// In these columns, the zeros of the cluster's other rows are stored too.
+// A cluster is open from its start until it has ``size`` rows. Each row joins the open cluster in which the fewest
+// additional zeros must then be stored (function ``nearest``).
+// in:  walk       indices of the n rows, in the order in which they join clusters
+// in:  patterns   a bit set for each row: the columns in which the row has a nonzero
+// in:  share      number of clusters that each work-group fills. The last work-group may fill fewer.
+// in:  active     largest number of clusters that a work-group has open at the same time
+// in:  k          number of open clusters of a work-group that fit in the scratch memory, at least ``active``
+// out: order      order[c * size + r] is the index of the row that joined cluster c as its r-th row, counted from 0.
+//                 If fewer than ``size`` rows join a cluster, the cluster's remaining entries keep their values.
+// out: filled     a bit set for each cluster: the columns in which at least one of its rows has a nonzero
+// ``unions`` and ``slots`` are scratch memory. For each open cluster, ``unions`` has the cluster's bit set of columns.
+// For each open cluster, ``slots`` has three numbers: how many columns are in the bit set, how many rows the cluster
+// has so far, and the index c of the cluster.
 // Work-items: work-group p fills the clusters p * share .. (p + 1) * share - 1 with the rows walk[p * share * size],
 // walk[p * share * size + 1], ... When a cluster is full, the work-group opens its next cluster. On CPUs a work-group
 // has one work-item.

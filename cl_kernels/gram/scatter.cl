@@ -1,30 +1,33 @@
 // Write UB rows of a matrix U as a dense block, for a product K(X, U). The rows are u = first .. first + UB - 1 of U.
-// Each row of U is a copy of a row of a stored matrix. The stored matrix has dense_columns features in a dense array,
-// and its other features in CSR.
-// The block is divided into lines of UB values. A line has the values of one feature in the UB rows. All CSR features
-// that have no entry in the UB rows share line 0, whose values are zero. The host sets line 0 to zero.
-// in:      rows, count             row u of U is row rows[u] of the stored matrix. It is zero if rows[u] < 0 or
+// Each row of U is a copy of a row of a stored matrix. Some features of the stored matrix are in a dense array: the
+// dense features k = 0 .. dense_columns - 1. The other features are in CSR: the CSR features j = 0, 1, 2, ...
+// The block is divided into lines of UB values. A line has the values of one feature in the UB rows:
+//   line 0                      zeros, for all CSR features that have no entry in the UB rows. The host sets line 0.
+//   lines 1 .. dense_columns    the dense features: dense feature k has line 1 + k
+//   all later lines             one CSR feature each, for CSR features that have an entry in the UB rows
+// in:      rows, count             row u of U is row rows[u] of the stored matrix. Row u of U is zero if rows[u] < 0 or
 //                                  u >= count[0].
-// in:      indptr, indices, data   the CSR features of the stored matrix, numbered j = 0, 1, 2, ...
-// in:      dense     the dense features of the stored matrix: feature k of row i is dense[i * dense_columns + k]
+// in:      indptr, indices, data   the CSR features of the stored matrix
+// in:      dense     the dense features: dense feature k of row i is dense[i * dense_columns + k]
 // in:      xx        a number for each row of the stored matrix, such as its squared norm
-// in:      base      an integer. At the start, every number in line_of is at most base.
-// in, out: line_of   CSR feature j has the line line_of[j] - base, or line 0 if line_of[j] <= base. At the start all
-//                    CSR features have line 0.
+// in, out: line_of   an integer for each CSR feature j. If line_of[j] > base, feature j has the line line_of[j] - base.
+//                    Otherwise feature j has line 0.
+// in:      base      an integer. At the start line_of[j] <= base for all j, so all CSR features have line 0.
 // out:     block     block[line * UB + u - first] is the value, in row u of U, of the feature with this line
 // out:     uu        uu[u] = xx[rows[u]], or 0 if row u of U is zero
-// Before the next block, the host adds the number of lines to ``base``. This gives line 0 to all CSR features again, so
-// line_of need not be cleared.
+// Before the next block, the host adds the number of lines of a block to ``base``. All CSR features then have line 0
+// again, so line_of need not be cleared.
 // Three kernels run one after another:
-//   mark        gives a line to each CSR feature j that has an entry in the UB rows, and sets the line to zero. If
-//               by_entry is 0, feature j gets the line 1 + dense_columns + j. If by_entry is 1, the CSR entries of the
-//               UB rows are numbered e = 1, 2, 3, ..., and feature j gets the line dense_columns + e, where e is the
-//               number of the entry of feature j that is processed first. The other entries of feature j get no
-//               further line, so the block needs at most one line for each CSR entry.
-//   fill        writes the values of the CSR entries to their lines, and writes uu
+//   mark        gives a later line to each CSR feature j that has an entry in the UB rows, and sets this line to zero.
+//               If by_entry is 0, feature j gets the line 1 + dense_columns + j. If by_entry is 1, the CSR entries of
+//               the UB rows are numbered e = 1, 2, 3, ... The entry of feature j that is processed first, with number
+//               e, gives feature j the line dense_columns + e. Other entries of feature j give no line. The block then
+//               needs at most one line for each CSR entry.
+//   fill        writes the values of the CSR entries to their features' lines, and writes uu
 //   copy_dense  writes the values of dense feature k to line 1 + k
-// Work-items: S for each row of the block. Item (l, s) handles row u = first + l of U. The item takes the row's CSR
-// entries s, s + S, s + 2 * S, ..., counted from 0. In copy_dense it takes the row's dense features with these numbers.
+// Work-items: each row of the block has S items s = 0 .. S - 1, where S is the launch's global size 1. Item (l, s)
+// handles row u = first + l of U. In ``mark`` and ``fill``, it takes the row's CSR entries s, s + S, s + 2 * S, ...,
+// counted from 0. In ``copy_dense``, it takes the row's dense features k = s, s + S, s + 2 * S, ...
 #ifndef INDEX
 #define INDEX int
 #endif

@@ -171,14 +171,17 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 #define SYNC
 #endif
 
-// Define attributes of kernels and functions:
-//   OF_ITEMS(count)   in work-group style, fixes a kernel's work-group size at ``count`` items. The driver then
-//     allocates registers for this size. In SIMD style, marks the kernel as already vectorised (EXPLICIT).
-//   OF_GROUP          the same for WG items
-//   INLINED           in work-group style, forces the compiler to inline a function. Functions with barriers or with
-//     pointers to local memory need it, because some compilers would not inline them.
-//   OUTLINED          compiles a long function only once, although a kernel calls it in several places. This saves
-//     compile time.
+// Define attributes of kernels and functions. Kernels have two styles. In SIMD style (macro SIMD), a work-item computes
+// with explicit vectors. Otherwise, in work-group style, the work-items of a work-group share its work.
+//   OF_ITEMS(count)   stands before a kernel. In work-group style, it fixes the kernel's work-group size at ``count``
+//     items, so that the driver allocates registers for this size. In SIMD style, it is the macro EXPLICIT: an
+//     attribute that tells the compiler that the kernel is vectorised already.
+//   OF_GROUP          the same as OF_ITEMS(WG). WG is the number of work-items of a work-group in reductions.
+//   INLINED           stands before a function in place of ``inline``. In work-group style, it forces the compiler to
+//     inline the function. Functions with barriers or with pointers to local memory need INLINED, because some
+//     compilers would not inline them otherwise.
+//   OUTLINED          forbids the compiler to inline a function. A long function that a kernel calls in several places
+//     is then compiled only once, which saves compile time.
 #define OUTLINED __attribute__((noinline))
 #ifdef SIMD
 #define OF_ITEMS(count) EXPLICIT

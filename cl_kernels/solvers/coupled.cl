@@ -7,14 +7,15 @@
 //   M[i] = largest f[p][i] over all p with b[p][i] > lo[p][i]
 //   m[i] = smallest f[p][i] over all p with b[p][i] < hi[p][i]
 // Two kernels:
-//   row_violations   computes view[i] = -v[i] for all n rows. The kernels that choose working sets (count.cl) are given
-//     a fictitious dual problem. It has one coefficient for each row and no bias. Its gradients are ``view``, and all
-//     its coefficients can only rise. The violation of such a coefficient is minus its gradient, -view[i] = v[i].
-//   coupled   computes three sums over the rows i of each chunk, from which the host computes the objectives:
+//   row_violations   computes view[i] = -v[i] for all n rows. The kernels in count.cl, which choose working sets,
+//     expect a dual problem with one coefficient for each row. The host gives them a substitute problem: its gradients
+//     are ``view``, its coefficients are all at their lower bounds, and it has no bias. A coefficient at its lower
+//     bound can only rise, so its violation is minus its gradient: -view[i] = v[i].
+//   coupled   computes three sums for each chunk of consecutive rows i. From these sums, the host computes the primal
+//     and the dual objective. y is the class of row i, which is the only problem p with hi[p][i] > 0.
 //     sum_i sum_p b[p][i] * (f[p][i] - q[p][i])
 //     sum_i sum_p b[p][i] * q[p][i]
-//     sum_i hi[y][i] * (max_p f[p][i] - f[y][i]),   where y is the class of row i (GTSVM, equation 3)
-//     y is the only problem p with hi[p][i] > 0.
+//     sum_i hi[y][i] * (max_p f[p][i] - f[y][i])   (GTSVM, equation 3)
 // Work-items: row_violations has one for each row, and coupled one work-group for each chunk of rows. Consecutive items
 // read consecutive rows of each problem.
 kernel void row_violations(const int n, const int problems, global const wide *restrict f, global const wide *restrict b,

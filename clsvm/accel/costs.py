@@ -70,8 +70,8 @@ class Costs:
     def fit_seconds(self, rows: int, cells: float, classes: int) -> tuple[float, float]:
         """Return LIBSVM's estimated seconds for a fit to ``rows`` rows, and a lower bound of clsvm's seconds.
 
-        The lower bound is the time that clsvm takes even for a few rows. LIBSVM's seconds are summed over all pairs
-        of classes.
+        The lower bound is the part of clsvm's time that does not depend on the number of rows.
+        LIBSVM's seconds are summed over all pairs of classes.
 
         cells: mean number of stored features of a row.
         """

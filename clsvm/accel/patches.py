@@ -1,16 +1,17 @@
-"""Replace the methods of scikit-learn's SVMs that call LIBSVM by methods that try clsvm first.
+"""Patch scikit-learn so that its SVMs try clsvm before LIBSVM, which is part of scikit-learn.
 
-Eight methods are replaced:
+Eight methods of scikit-learn are replaced:
 
-- ``_dense_fit`` and ``_sparse_fit`` of scikit-learn's base class BaseLibSVM. ``fit`` checks its input and calls one of
-  them. The replacements store clsvm's result in the attributes that LIBSVM would set.
+- ``_dense_fit`` and ``_sparse_fit`` of scikit-learn's base class BaseLibSVM. ``fit`` checks its input and calls
+  one of the two. The replacements store clsvm's result in the attributes that LIBSVM would set.
 - four methods of BaseLibSVM that compute predictions and decision values.
-- ``fit`` of scikit-learn's searches. The replacement tries clsvm only for GridSearchCV.
-- the constructor of the class in which scikit-learn wraps functions for joblib's workers.
+- ``fit`` of scikit-learn's searches. The replacement tries clsvm only for a GridSearchCV over an SVM.
+- the constructor of the class in which scikit-learn wraps functions for joblib's workers. The replacement makes SVMs
+  in the workers try clsvm too.
 
-Each prediction makes a clsvm model from the attributes of the scikit-learn estimator. clsvm adds no attribute to the
-estimator. Pickles are therefore unchanged, and copies of an estimator give equal results. :func:`install` sets the
-replacements, and :func:`uninstall` restores the original methods.
+If clsvm computes a prediction, it makes a clsvm model from the attributes of the scikit-learn estimator. clsvm adds no
+attribute to the estimator. Pickles are therefore unchanged, and copies of an estimator give equal results.
+:func:`install` sets the replacements, and :func:`uninstall` restores the original methods.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def altered(estimator: BaseEstimator) -> str:
 def seconds(search: Any, X: Any, y: Any) -> tuple[float, float]:
     """Return LIBSVM's estimated seconds for all fits of a GridSearchCV, and a lower bound of clsvm's seconds.
 
-    The lower bound is the time that clsvm's fits take even for a few rows.
+    The lower bound is the part of clsvm's time that does not depend on the number of rows.
     """
     rows = _num_samples(X)
     width = cells(X) if hasattr(X, "shape") and len(X.shape) == 2 else float(len(X[0]))
@@ -116,7 +117,7 @@ Method = Callable[..., Any]
 Function = Callable[[], Any]
 Seconds = tuple[float, float]  # LIBSVM's estimated seconds for a call, and a lower bound of clsvm's
 _CLASSIFIERS = ("c_svc", "nu_svc")
-# LIBSVM runs the fits and predictions of an estimator that overrides one of these methods of sklearn's BaseLibSVM.
+# clsvm never runs fits or predictions of an estimator that overrides one of these methods of sklearn's BaseLibSVM.
 _CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}
 
 
@@ -225,7 +226,8 @@ def _clsvm_model(model: Any) -> Any:
     public = sign * _array(model.dual_coef_), sign * model.intercept_
     if not all(map(np.array_equal, (_array(model._dual_coef_), model._intercept_), public)):
         raise ValueError(
-            "dual_coef_ and intercept_ differ from private copies that LIBSVM reads; expected equal values"
+            "got dual_coef_ or intercept_ that differs from _dual_coef_ or _intercept_, from which LIBSVM predicts, "
+            "expected the values that fit has set"
         )
     return clsvm.from_sklearn(model).model_
 
@@ -266,7 +268,7 @@ def _replace_prediction(original: Method, predict: Callable[[Any, Any, Any], Any
             support, estimated = len(self.support_), (0.0, 0.0)
             reason = _bypassed(self) or (PYTHON if callable(self.kernel) else "")
             reason = reason or ("" if support else "there is no support vector")
-            if not reason:  # the kernel is not a Python function, so X is an array or a sparse matrix and has a shape
+            if not reason:  # clsvm supports the call, so X is an array or a sparse matrix, not a list of objects
                 estimated = COSTS.predict_seconds(X.shape[0], support, cells(X), _classes(self))
             libsvm = functools.partial(original, self, X)
             return _run_faster(call, reason, estimated, lambda: predict(self, _clsvm_model(self), X), libsvm)

@@ -357,7 +357,10 @@ def predict(args: Any) -> None:
     model = npz.load_model(args.model)
     values = TASKS[model.task].kind == NUMBERS
     if args.probability and not model.has_probabilities:
-        raise ValueError(f"-b 1: the model {args.model} has no probabilities, expected {_OF_TRAINING}")
+        raise ValueError(
+            f"-b 1: the model {args.model} has no probabilities, expected a model that was trained by "
+            "'clsvm train -b 1', or, for two classes, by 'clsvm falkon train --machine logistic'"
+        )
     model, X, y = _test_rows(args.test, model)
     where = args.device, args.memory_limit
     if args.probability and not values:
@@ -442,7 +445,10 @@ def _probable(model: KernelModel, X: Any, where: tuple[Any, Any]) -> tuple[Array
 
 
 def _label(label: bool | int | float | str) -> str:
-    """Return a label as text: a whole number without a point, another number with all digits."""
+    """Return a label as text: a whole number without a decimal point, and text unchanged.
+
+    A number that is not whole gets as many digits as are needed to read back the same float.
+    """
     return label if isinstance(label, str) else f"{label:.0f}" if label == int(label) else repr(label)
 
 

@@ -66,10 +66,10 @@ def solve(
         precomputed kernel, X is the kernel matrix (n, n).
     subproblems: dual problems, each over all rows or some of them.
     since: perf_counter() at the start of the fit.
-    before: outcome of subproblems over the same rows that this fit solved earlier, or None.
+    before: outcome of the subproblems over the same rows X that this fit has solved already, or None if there are none.
 
-    Raises ValueError if numbers are too large or memory is too small. Raises CheckpointError if the checkpoint belongs
-    to another fit.
+    Raises ValueError if memory is too small, if no device supports ``options.dtype``, or if a row's squared norm or a
+    kernel value is too large for the dtype. Raises CheckpointError if the checkpoint belongs to another fit.
     """
     with (
         checkpoint.open_checkpoint(options, X, subproblems, kernel) as saved,
@@ -114,10 +114,11 @@ def _solve(context: FitContext) -> None:
 def _passes(context: FitContext, devices: Devices) -> None:
     """Solve the subproblems (dual problems) of a fit, first with kernel values in ``options.dtype``, then in float64.
 
-    Float64 is used only for subproblems that float32 did not solve: SMO stalled, or rounding errors of float32 are too
-    large for tol. It is used only on devices that support it. Subproblems with a final result are left out.
+    The pass in float64 solves only the subproblems that float32 did not solve: SMO stalled, or rounding errors of
+    float32 are too large for the tolerance tol. Only devices that support float64 take part in this pass. Each pass
+    skips the subproblems that already have a final result.
 
-    devices: the chosen devices that support each dtype, by the dtype's name.
+    devices: for each dtype's name, the chosen devices that support the dtype.
     """
     sizes = [len(one.rows) for one in context.subproblems]
     for dtype in DTYPES[DTYPES.index(context.options.dtype) :]:
@@ -204,11 +205,13 @@ def _results(context: FitContext) -> list[Result]:
 
 
 def _suits_batch(context: FitContext, profile: Profile) -> bool:
-    """Return whether the batch solver shall solve a fit with a single dual problem, to save OpenCL kernel launches.
+    """Return whether to use the batch solver for a fit that consists of one dual problem.
 
-    The batch solver is chosen if the problem has few rows, the device supports double precision, and the whole kernel
-    matrix fits in cache_size. The batch solver ignores the options for layout, working set, duality gap and checkpoint,
-    so these options must have their defaults. It cannot solve Crammer and Singer's multiclass SVM.
+    The batch solver keeps the whole kernel matrix of a small dual problem on the device. It needs fewer OpenCL kernel
+    launches than the solver for large problems. It is chosen if the problem has few rows, the device supports double
+    precision, and the whole kernel matrix fits in cache_size. The batch solver ignores the options for layout, working
+    set, duality gap and checkpoint, so these options must have their defaults. The batch solver cannot solve Crammer
+    and Singer's multiclass SVM.
     """
     (one,), options = context.subproblems, context.options
     if one.problem.constraint is Constraint.COUPLED or profile.wide != "double" or len(one.rows) > profile.batch_rows:
@@ -234,8 +237,8 @@ def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) 
     """Divide the subproblems with the indices ``large`` into pieces of work: lists of indices.
 
     The subproblems over all n rows are divided equally into one piece for each device. The subproblems of such a piece
-    share a cache of rows of the kernel matrix. Each other subproblem is a piece of its own. These pieces come last,
-    those with most rows first.
+    share a cache of rows of the kernel matrix. A subproblem over fewer than n rows is a piece of its own. The pieces of
+    one such subproblem follow after the shared pieces, in descending order of their numbers of rows.
 
     sizes: number of rows of each subproblem.
     n: number of rows of X.
@@ -275,7 +278,7 @@ def _solve_large(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
             if len(context.subproblems) > 1 and context.seconds_left() <= 0:
                 break
             some, rows = context.subproblems[indices[0]].rows, context.X
-            # The host may have to finish a subproblem of at most host.MOST rows, so its rows come from the host's X.
+            # A subproblem of at most host.MOST rows gets its rows from the host's X, because the host may finish it.
             if copied is not None and len(some) > host.MOST:
                 rows = copied[some] if len(some) < len(copied) else copied
             elif len(some) < context.X.shape[0] and not context.shards:
@@ -387,7 +390,8 @@ def _stored_plan(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], 
     n, itemsize = X.shape[0], np.dtype(dtype).itemsize
 
     def cells(plan: Plan) -> float:
-        # ``costs`` lacks "hybrid" (some columns dense, the others CSR) if no column is dense: the cost is that of CSR.
+        # The storage format "hybrid" stores some columns densely, and the others in CSR.
+        # If no column is worth storing densely, plan.costs has no entry "hybrid", and the cost of "csr" is returned.
         return plan.costs.get(plan.kind, plan.costs.get(CSR.name, np.inf))
 
     gathered_plan = plans[1]

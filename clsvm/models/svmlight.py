@@ -159,8 +159,9 @@ def read_kernel(
     invalid = np.flatnonzero(~((serials >= 1) & (serials == np.rint(serials)) & (serials <= max(width, 1))))
     if len(invalid) and numbered:
         row = int(invalid[0])
-        expected = f"a row that begins with 0:serial, a whole number from 1 to {width}, the number of kernel values"
-        raise ValueError(f"{path}, row {row + 1}: got 0:{serials[row]:g}, expected {expected}")
+        got = f"got serial number {serials[row]:g} (the value of index 0)"
+        expected = f"expected a whole number from 1 to {width}, the number of kernel values of a row"
+        raise ValueError(f"{path}, row {row + 1}: {got}, {expected}")
     K = X[:, 1:]
     return serials.astype(np.intp) - 1, K.toarray() if dense else K, y
 
@@ -230,7 +231,7 @@ def load(lines: Lines, form: Form) -> tuple[sparse.csr_matrix, NDArray[np.float6
 
     X, y = load_svmlight_file(lines, n_features=form.n_features, zero_based=not form.lowest)
     if not (len(y) and np.isfinite(y).all() and np.isfinite(X.data).all() and X.shape[1] <= MAX_INDEX):
-        raise ValueError(f"got no rows, a number that is not finite, or a feature number above {MAX_INDEX}")
+        raise ValueError(f"expected at least one row, only finite numbers, and no feature index above {MAX_INDEX}")
     small = np.int32 if X.nnz <= MAX_INDEX else np.int64
     parts = X.data, X.indices.astype(np.int32, copy=False), X.indptr.astype(small, copy=False)
     return sparse.csr_matrix(parts, shape=X.shape), y

@@ -25,27 +25,26 @@
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f, for rows x_i of X and y_u of
 // U. For an element-wise kernel function, K[u][i] = f(sum_j e(x_i[j], y_u[j])), where e is a function of two values.
 // In:
-//   values, at             the rows X, in lane groups of V rows, whose values are interleaved (see below)
-//   columns, columns_at    the numbers of the features that each lane group stores; not read with the macro DENSE
+//   values, at             the rows X in lane groups (see below). Lane group g begins at values[at[g]].
+//   columns, columns_at    the indices of the features that each lane group stores; not read with the macro DENSE
 //   d                      the number of features
-//   panel                  the rows U, in blocks of UB rows
-//   count                  count[0] is the number of rows of U
+//   panel, count           the rows U, in blocks of UB rows. count[0] is the number of rows U.
 //   xx, uu                 squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
 // Out:
-//   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
-// Lane group g has the rows i = g * V .. g * V + V - 1. A lane group stores only the features that are nonzero in at
-// least one of its rows. In each other feature, all its rows are zero. The stored features of a lane group are numbered
-// s = 0, 1, ... Stored feature number s of lane group g is feature j = columns[columns_at[g] + s] of X. With the macro
-// DENSE, each lane group stores all features, and j = s. With integer divisions:
-//   x_i[j] = values[at[g] + s * V + i % V],   g = i / V
+//   K    With the macro STORE, K is stored. With the macro UPDATE, K is added to weighted sums. See epilogue.mako.
+// A lane group is V rows of X whose values are interleaved. Lane group g has the rows i = g * V .. g * V + V - 1.
+// A lane group may leave out features that are zero in all of its rows. The stored features are numbered s = 0, 1, ...
+// Stored feature number s of lane group g is feature j = columns[columns_at[g] + s] of X. With the macro DENSE, each
+// lane group stores all features, and j = s. The values of a stored feature j of x_i, and of any feature j of y_u, are
+//   x_i[j] = values[at[g] + s * V + i % V],   g = i / V                  (integer divisions)
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB]
 // This kernel is for few rows y_u, when reading X is most of the work. It takes COLUMNS rows y_u at a time. A value of
-// X is read into a register once, and multiplied by the values of all COLUMNS rows.
-// Work-groups: each takes GROUPS lane groups. It has (V / RX) * GROUPS items, each of which takes RX neighbouring rows
-// x_i. Consecutive items read consecutive addresses. Dimension 0 of the launch divides the rows x_i among work-groups,
-// and dimension 1 the rows y_u.
+// X is read into a register once, and multiplied by the values of all COLUMNS rows y_u.
+// Work-groups: each takes GROUPS lane groups. A work-item takes RX neighbouring rows x_i of a lane group, so a
+// work-group has (V / RX) * GROUPS work-items. Consecutive work-items read consecutive addresses. Dimension 0 of the
+// launch divides the rows x_i among work-groups, and dimension 1 divides the rows y_u.
 // Local memory is double-buffered: it holds the current DEPTH features of COLUMNS rows y_u, and the previous DEPTH
-// features, which slower items may still read. All items read the same value of y_u at the same time.
+// features, which slower work-items may still read. All work-items read the same value of y_u at the same time.
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
