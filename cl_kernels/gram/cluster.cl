@@ -127,7 +127,7 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 // A cluster is open from its start until it has ``size`` rows. Each row joins the open cluster in which the fewest
 // additional zeros must then be stored (function ``nearest``).
 // in:  walk       indices of the n rows, in the order in which they join clusters
-// in:  patterns   a bit set for each row: the columns in which the row has a nonzero
+// in:  patterns   a bit set for each row, in ``words`` words of 32 bits: the columns in which the row has a nonzero
 // in:  share      number of clusters that each work-group fills. The last work-group may fill fewer.
 // in:  active     largest number of clusters that a work-group has open at the same time
 // in:  k          number of open clusters of a work-group that fit in the scratch memory, at least ``active``

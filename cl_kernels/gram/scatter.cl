@@ -4,7 +4,7 @@
 // The block is divided into lines of UB values. A line has the values of one feature in the UB rows:
 //   line 0                      zeros, for all CSR features that have no entry in the UB rows. The host sets line 0.
 //   lines 1 .. dense_columns    the dense features: dense feature k has line 1 + k
-//   all later lines             one CSR feature each, for CSR features that have an entry in the UB rows
+//   all later lines             CSR features that have an entry in the UB rows: at most one CSR feature in each line
 // in:      rows, count             row u of U is row rows[u] of the stored matrix. Row u of U is zero if rows[u] < 0 or
 //                                  u >= count[0].
 // in:      indptr, indices, data   the CSR features of the stored matrix
@@ -18,7 +18,7 @@
 // Before the next block, the host adds the number of lines of a block to ``base``. All CSR features then have line 0
 // again, so line_of need not be cleared.
 // Three kernels run one after another:
-//   mark        gives a later line to each CSR feature j that has an entry in the UB rows, and sets this line to zero.
+//   mark        gives a line to each CSR feature j that has an entry in the UB rows, and sets this line to zero.
 //               If by_entry is 0, feature j gets the line 1 + dense_columns + j. If by_entry is 1, the CSR entries of
 //               the UB rows are numbered e = 1, 2, 3, ... The entry of feature j that is processed first, with number
 //               e, gives feature j the line dense_columns + e. Other entries of feature j give no line. The block then

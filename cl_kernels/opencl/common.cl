@@ -173,9 +173,9 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 
 // Define attributes of kernels and functions. Kernels have two styles. In SIMD style (macro SIMD), a work-item computes
 // with explicit vectors. Otherwise, in work-group style, the work-items of a work-group share its work.
-//   OF_ITEMS(count)   stands before a kernel. In work-group style, it fixes the kernel's work-group size at ``count``
-//     items, so that the driver allocates registers for this size. In SIMD style, it is the macro EXPLICIT: an
-//     attribute that tells the compiler that the kernel is vectorised already.
+//   OF_ITEMS(count)   is an attribute of a kernel. In work-group style, it fixes the kernel's work-group size at
+//     ``count`` items, so that the driver allocates registers for this size. In SIMD style, it is the macro EXPLICIT: a
+//     hint that tells the compiler that the kernel is vectorised already.
 //   OF_GROUP          the same as OF_ITEMS(WG). WG is the number of work-items of a work-group in reductions.
 //   INLINED           stands before a function in place of ``inline``. In work-group style, it forces the compiler to
 //     inline the function. Functions with barriers or with pointers to local memory need INLINED, because some

@@ -207,9 +207,10 @@ def _results(context: FitContext) -> list[Result]:
 def _suits_batch(context: FitContext, profile: Profile) -> bool:
     """Return whether to use the batch solver for a fit that consists of one dual problem.
 
-    The batch solver keeps the whole kernel matrix of a small dual problem on the device. It needs fewer OpenCL kernel
-    launches than the solver for large problems. It is chosen if the problem has few rows, the device supports double
-    precision, and the whole kernel matrix fits in cache_size. The batch solver ignores the options for layout, working
+    The batch solver keeps the whole kernel matrix of a small dual problem on the device. The batch solver needs fewer
+    OpenCL kernel launches than the solver for large problems. It is chosen if the problem has at most
+    ``profile.batch_rows`` rows, the device supports double precision, and the whole kernel matrix fits in the option
+    cache_size. The batch solver ignores the options for layout, working
     set, duality gap and checkpoint, so these options must have their defaults. The batch solver cannot solve Crammer
     and Singer's multiclass SVM.
     """
@@ -237,8 +238,8 @@ def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) 
     """Divide the subproblems with the indices ``large`` into pieces of work: lists of indices.
 
     The subproblems over all n rows are divided equally into one piece for each device. The subproblems of such a piece
-    share a cache of rows of the kernel matrix. A subproblem over fewer than n rows is a piece of its own. The pieces of
-    one such subproblem follow after the shared pieces, in descending order of their numbers of rows.
+    share a cache of rows of the kernel matrix. A subproblem over fewer than n rows is a piece of its own. Pieces with
+    only one such subproblem come after the shared pieces, in descending order of the number of rows.
 
     sizes: number of rows of each subproblem.
     n: number of rows of X.
@@ -278,7 +279,7 @@ def _solve_large(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
             if len(context.subproblems) > 1 and context.seconds_left() <= 0:
                 break
             some, rows = context.subproblems[indices[0]].rows, context.X
-            # A subproblem of at most host.MOST rows gets its rows from the host's X, because the host may finish it.
+            # A subproblem of at most host.MOST rows takes its rows from the host's X, since the host may finish it later.
             if copied is not None and len(some) > host.MOST:
                 rows = copied[some] if len(some) < len(copied) else copied
             elif len(some) < context.X.shape[0] and not context.shards:

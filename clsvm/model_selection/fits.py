@@ -35,7 +35,7 @@ from clsvm.report import Progress
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
-JobId = tuple[int, int]  # (number of the candidate, number of the fold): identifies a fit
+JobId = tuple[int, int]  # (index of the candidate, index of the fold): identifies a fit
 UNSHARED: tuple[Any, ...] = ()  # value of Fits.key for a fit that shares no work with other fits
 _WRITE_EVERY = 10.0  # minimum seconds between two writes of a checkpoint
 # If work that several fits share raises one of FIT_ERRORS, the fits are run one by one, by their estimators' ``fit``.
@@ -50,16 +50,17 @@ class FoldResult:
     ----------
     values
         decision values in ascending order of rows: (rows,) for a single dual problem or output, else (rows, problems).
+        If ``predicted`` is given, the result of decision_function instead.
     seconds
         wall time of the fit.
     converged
         whether the solve converged.
     offsets
-        offsets rho (problems,) of the decision functions. They are already subtracted in ``values``. Empty for a Falkon
-        model whose fit shared work with others.
+        offsets rho (problems,) of the decision functions. The offsets are already subtracted in ``values``. Empty for
+        a Falkon model that was fitted together with other models.
     predicted
-        predicted classes (rows,), or None. With predicted classes, ``values`` is the result of decision_function. If
-        ``predicted`` is None, the classes are computed from ``values`` when they are needed.
+        predicted classes (rows,), or None. If ``predicted`` is None, the predictions are computed from ``values`` when
+        they are needed.
     """
 
     values: Vector
@@ -73,7 +74,7 @@ Results = dict[JobId, FoldResult | Exception]
 
 
 class Job(NamedTuple):
-    """Describe one fit of a grid search: the numbers of its candidate and fold, and the estimator to fit.
+    """Describe one fit of a grid search: the indices of its candidate and fold, and the estimator to fit.
 
     A candidate is one choice of parameter values. The estimator has the candidate's parameter values.
     """
@@ -84,7 +85,7 @@ class Job(NamedTuple):
 
     @property
     def id(self) -> JobId:
-        """Return the numbers of candidate and fold, which are the key of the fit's result in ``Fits.results``."""
+        """Return (index of the candidate, index of the fold): the key of the fit's result in ``Fits.results``."""
         return self.candidate, self.fold
 
 
@@ -156,9 +157,10 @@ class Fits:
         raise NotImplementedError
 
     def run_shared(self, group: Group) -> Iterator[None]:
-        """Run the fits of a group with shared work, such as kernel values. Yield whenever one or several fits are done.
+        """Run the fits of a group, which share work such as kernel values, and store their results.
 
-        If a fit cannot share work after all, it gets no result, and the caller calls the estimator's own ``fit``.
+        Yield None whenever one or several fits are done. If a fit cannot share work after all, this method stores no
+        result for the fit, and the caller calls the estimator's own ``fit``.
         """
         raise NotImplementedError
 
@@ -228,11 +230,11 @@ class Fits:
                 self._write(file, digest)
 
     def _run_all(self) -> Generator[None]:
-        """Run on this computer all fits that have no result yet. Yield whenever one or several fits are done."""
+        """Run on this computer all fits that have no result yet. Yield None whenever one or several fits are done."""
         yield from self._run_groups(self._groups())
 
     def _run_groups(self, groups: list[Group]) -> Generator[None]:
-        """Run groups of fits on the estimator's devices, and yield whenever one or several fits are done."""
+        """Run groups of fits on the estimator's devices. Yield None whenever one or several fits are done."""
 
         def work(device: Any, pieces: Iterator[Group]) -> Generator[None]:
             for group in pieces:
@@ -270,7 +272,7 @@ class Fits:
     def _run_group(self, group: Group) -> Iterator[None]:
         """Run the fits of a group with shared work. Then call the estimator's own ``fit`` for each missing result.
 
-        Yield whenever one or several fits are done. If the shared work raised an error, and a call of ``fit`` then
+        Yield None whenever one or several fits are done. If the shared work raised an error, and a call of ``fit`` then
         succeeds, warn with the error's message.
         """
         reason = ""
@@ -288,9 +290,10 @@ class Fits:
                 yield
 
     def _groups(self, only: Sequence[JobId] | None = None) -> list[Group]:
-        """Return the fits that have no result yet, in groups of fits that share work. Fits of a group have equal keys.
+        """Return the fits that have no result yet, in groups of fits that share work, such as kernel values.
 
-        A fit that shares no work has a group of its own. Groups of such single fits come last.
+        Two fits are in the same group if :meth:`key` returns equal keys for them. A fit that cannot share work has a
+        group of its own. The groups of fits that cannot share work come last.
 
         only: the pairs (candidate, fold) of the fits to return; None for all fits.
         """
@@ -345,11 +348,12 @@ class Fits:
             return error
 
     def reduced(self, found: FoldResult, decoder: Decoder) -> FoldResult:
-        """Return the result of a fit without values that the search does not need. ``found`` is the whole result.
+        """Return the result ``found`` of a fit without values that the search does not need.
 
-        If the fit has a problem for each pair of classes, ``found`` has a decision value for each pair. The returned
-        result has predicted classes, and the values that decision_function returns. Return ``found`` unchanged if the
-        fit has no problem for each pair, or if ``keep_pairs`` is set.
+        If the fit has a binary problem for each pair of classes, ``found`` has a decision value for each pair. The
+        returned result has the values of decision_function and the predicted classes instead. Both are computed by
+        ``decoder``. Return ``found`` unchanged if the fit has no such binary problems. Also return ``found`` unchanged
+        if ``self.keep_pairs`` is true: a checkpoint then stores the decision values of all pairs.
         """
         if self.keep_pairs or not decoder.of_pairs:
             return found
@@ -389,8 +393,8 @@ class Fits:
 def _without_convergence_warnings() -> warnings.catch_warnings[None]:
     """Silence warnings of fits that did not converge. The search itself warns with the number of such fits.
 
-    Warning filters hold for all threads of the process. Only the thread that waits for all other threads may therefore
-    call this function.
+    Python's warning filters hold for all threads of the process. This function must therefore be called only by the
+    thread that starts the search's other threads and waits until they end.
     """
     return warnings.catch_warnings(action="ignore", category=ConvergenceWarning)
 

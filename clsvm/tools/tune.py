@@ -46,8 +46,8 @@ class Family:
     candidates
         function candidates(profile): yields the unchanged profile, then copies of it with other tile sizes to try.
     prepare
-        function prepare(stream, n): makes test data X with a number of rows in proportion to n, and returns a function
-        that computes the product for X once.
+        function prepare(stream, n): makes test data X, with more rows for a larger n, and returns a function that
+        computes the product for X once.
     """
 
     name: str
@@ -78,7 +78,8 @@ def _product(working: int, d: int) -> Callable[[Stream, int], Launch]:
     """Return a function prepare(stream, n) that prepares the product of a kernel matrix K(X, U) with weights.
 
     ``prepare`` makes the buffers, and returns a function that runs the product once, without storing K(X, U). U has
-    ``working`` rows. X has random entries and d features. Its number of rows grows in proportion to n.
+    ``working`` rows. X has random entries and d features. The number ``n`` sets the amount of work: X has n * 256 / d
+    rows (at least ``working``) if U has more than 16 rows, and 4 * n rows otherwise.
     """
 
     def prepare(stream: Stream, n: int) -> Launch:
@@ -193,8 +194,12 @@ def tune(
 def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[FamilyResult, Profile]:
     """Time one kind of product with each candidate profile, until perf_counter() reaches ``end``.
 
-    Return the times as a FamilyResult, and the fastest profile. If no candidate is clearly faster than the given
-    ``profile``, return ``profile``.
+    A profile holds the block sizes of OpenCL kernels for a device. Return the times as a FamilyResult, and the fastest
+    profile. If no candidate takes less than 0.97 times the seconds of the given ``profile``, return ``profile``.
+
+    spec: the device.
+    family: the kind of product, and the candidate profiles to try for it.
+    n: number that sets the size of the test data.
     """
     timed: list[tuple[Profile, Launch, list[float]]] = []  # each item: a candidate profile, its launch, seconds of runs
     with ExitStack() as stack:
@@ -228,9 +233,11 @@ def _seconds(launch: Launch) -> float:
 
 
 def _difference(before: Profile, after: Profile) -> dict[str, Any]:
-    """Return the fields "lanes" and "tiles" of the profile ``after`` as far as they differ from those of ``before``.
+    """Return what differs between two profiles in the fields ``lanes`` and ``tiles``, as a dict that JSON can store.
 
-    The result is a dict by field, with values that JSON can store.
+    If ``lanes`` differs, the dict has the value of ``after`` under the key "lanes". The field ``tiles`` is a dict from
+    names to block sizes. If entries of ``tiles`` differ, the result has a dict with only these entries, taken from
+    ``after``, under the key "tiles".
     """
     tiles = {name: dict(tile) for name, tile in after.tiles.items() if tile != before.tiles[name]}
     return ({"lanes": after.lanes} if after.lanes != before.lanes else {}) | ({"tiles": tiles} if tiles else {})

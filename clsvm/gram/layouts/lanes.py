@@ -3,8 +3,8 @@
     feature J[j] of row number r of lane group g is values[at[g] + j * V + r].
 
 Lane group g begins at index at[g] and stores the features in the list J. In the layout "dense", J has all features. The
-layout "clustered" puts rows with similar nonzero features in the same lane group, and J has the features that are
-nonzero in any row of the group.
+layout "clustered" puts rows with similar nonzero features in the same lane group. J then leaves out features that are
+zero in all rows of the lane group.
 
 Kernels copy the caller's rows into lane groups, a part of the rows at a time. The host first copies the part to the
 device, unless the device shares the host's memory or already has the rows (:class:`DeviceRows`).
@@ -42,15 +42,16 @@ TILES = 4  # a work-item computes at least this many register tiles: blocks of K
 WORTH = 1 << 20  # a work-item does at least this many multiply-adds, so that its start costs little by comparison
 # A work-item computes a single block of K(U, U) if each compute unit gets fewer than UNEVEN * TILES blocks.
 UNEVEN = 8
-# The first-level cache holds CHUNK features of both the rows of X and the rows U that a work-item multiplies.
+# The first-level cache can hold CHUNK features of all the rows of X and U that a work-item multiplies for K(X, U).
 CHUNK = 128
-# With more than CUT * CHUNK features, a CPU sums K(X, U) CHUNK features at a time. CUT depends on the number of rows U.
+# If rows have more than CUT * CHUNK features, a CPU computes K(X, U) in passes over CHUNK features each.
+# CUT has a value for "few" rows of U (3 to 16) and for "many" rows of U (more). No passes are made for fewer rows of U.
 CUT = {"many": 1, "few": 4}
 WAIT = 1.5  # for few rows U, a CPU waits for memory: a multiply-add of K(X, U) then costs WAIT times as much
 # Cost of the kernel function in the layouts "dense" and "clustered", as a multiple of the profile's value_cost.
 DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
 # Constants of the layout "clustered", which stores rows with similar nonzero features together:
-AHEAD = 64  # kernels prefetch the values of rows this number of features ahead of their use
+AHEAD = 64  # while a kernel multiplies feature j of rows, it prefetches the values of feature j + AHEAD
 # A work-item takes at most RUN lane groups, each of V rows. A compute unit gets at least SHARE work-items.
 RUN, SHARE = 16, 8
 # The layout "clustered" stores rows in groups. A group leaves out the columns that are zero in all of its rows.
@@ -58,7 +59,7 @@ RUN, SHARE = 16, 8
 SKIPPED = 1024
 # If groups of rows omit z > SKIPPED zero columns, CPU multiply-adds take 1 + (z - SKIPPED) / SCATTERED times as long.
 SCATTERED = 1280
-FIRST = 600.0  # cost of loading a feature of the rows U of K(X, U) into a cache; a multiply-add of dense rows costs 1
+FIRST = 600.0  # K(X, U): cost of loading a feature of all rows of U into a cache, in units of a dense multiply-add
 NEAR = 256  # this many features of the rows U of K(X, U) stay in a cache, and cost nothing to load
 STAGING = 256 << 20  # bytes of rows that are copied at a time to a device that does not share the host's memory
 
@@ -99,7 +100,8 @@ class Columns(NamedTuple):
     def dense(self) -> bool:
         """Return whether all lane groups, each of V rows with interleaved values, store all features.
 
-        If they do, kernels do not read the buffer ``columns`` of stored features, and get ``at`` in its place.
+        If they do, kernels need no list of the stored features. The field ``columns`` is then the same buffer as the
+        field ``at``, and kernels do not read ``columns``.
         """
         return self.columns is self.at
 
@@ -191,17 +193,19 @@ class Packer:
     ) -> Any:
         """Write the lane groups ``groups``, each of V rows with interleaved values, to the buffer ``values``.
 
-        ``where`` says where each lane group begins. Row i of the lane groups is row order[i] of ``source``, or a row of
-        zeros if order[i] is -1.
+        Lane group g begins at index where.at[g] of ``values``. Row i of the lane groups is row order[i] of
+        ``source``, or a row of zeros if order[i] is -1.
         """
         width = 1 if self._profile.style == "simd" else 64
         arguments = *source, groups.start, order, self.centre, where, int(where.dense), values
         return (self._pack.prepared if prepared else self._pack)((width, len(groups)), (width, 1), *arguments)
 
     def norms(self, groups: range, where: Columns, values: Buffer, xx: Buffer, prepared: bool = False) -> Any:
-        """Compute the squared norms ``xx`` of the rows in the lane groups ``groups`` of the buffer ``values``.
+        """Compute the squared norms of the rows in lane groups, and write them to the buffer ``xx``.
 
-        A lane group is V rows with interleaved values. ``where`` says where each lane group begins.
+        A lane group is V rows with interleaved values. ``groups`` has the indices of the lane groups. Lane group g
+        begins at index where.at[g] of the buffer ``values``. If ``prepared`` is true, launch no kernel, and return a
+        function that launches the kernel.
         """
         items = len(groups) * (1 if self._profile.style == "simd" else self._profile.lanes)
         arguments = groups.start, self._d, values, where.at, where.columns_at, int(where.dense), xx
@@ -279,7 +283,9 @@ class LaneReader(Reader):
         # _panels[0] is the number of rows of the largest buffer that has held rows U of a product K(X, U) so far.
         # _panels[1][g] is the index at which group g of V interleaved rows begins in a buffer of rows U of K(X, U).
         self._panels: tuple[int, Buffer] = (0, None)
-        self._gathers: dict[str, OpenCLKernel] = {}  # OpenCL kernels for "two", "few" and "many" rows U of K(X, U)
+        # The dict _gathers holds OpenCL kernels that copy rows of X to the buffer of the rows of U.
+        # Its keys are classes of the number of rows of U: "two" for at most 2, "few" for 3 to 16, and "many" for more.
+        self._gathers: dict[str, OpenCLKernel] = {}
 
     def values_bytes(self, capacity: int) -> int:
         return capacity * max(self.rows.length, 1) * self.real.itemsize
@@ -353,7 +359,7 @@ class Lanes(Layout):
     ) -> LaneRows:
         """Subtract ``plan.centre`` from the rows X, and store them on the device in lane groups.
 
-        A lane group is V rows with interleaved values. places[0] has the number of the row at each position on the
+        A lane group is V rows with interleaved values. places[0] has the index of the row at each position on the
         device, -1 for padding. places[1] has the position of each row. groups[0] has the number of features of each
         lane group. If lane groups leave out features, groups[2] lists the features of all lane groups, one lane group
         after another, and groups[1] says where each lane group begins in this list.
@@ -380,10 +386,11 @@ class Lanes(Layout):
         return made
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of rows in a block of the right-hand rows U of K(X, U).
+        """Return how many rows of U are in a block of the buffer that stores U, for a product K(X, U).
 
-        A block has V rows, as many as a lane group of X. If U has at most two rows, a block has two, since padding to V
-        rows would take up space in the first-level cache.
+        A block has V rows. V is also the number of rows of X that kernels compute side by side. If ``shape`` is "two",
+        U has at most two rows, and a block has two rows. Padding to V rows would then take up space in the first-level
+        cache.
         """
         return 2 if shape == "two" else record.lanes(profile, dtype)
 
@@ -411,11 +418,13 @@ class Lanes(Layout):
         return [*["-DDENSE"] * dense, *(f"-D{name}={n}" for name, n in tile.items()), *chunk]
 
     def single(self, profile: Profile, dtype: str, shape: str) -> Tile:
-        """Return the sizes, by macro name, of a block of K(X, U) whose sums a CPU's work-item keeps in registers.
+        """Return a dictionary from names of macros to numbers, for a CPU kernel that computes K(X, U) in blocks.
 
-        ``shape`` is the size class of U: "two", "few" or "many" rows. COLUMNS is the number of rows of U in the block.
-        GROUPS is the number of lane groups of X in the block, here 1. A lane group is V rows with interleaved values.
-        AHEAD is 0: the kernel does not prefetch.
+        A work-item computes one block at a time, and keeps the sums of the block in registers. A block has COLUMNS rows
+        of U, and GROUPS lane groups of X. GROUPS is 1 here. A lane group is V rows whose values are interleaved, and V
+        is the length of the kernel's vectors. AHEAD is 0 here, so the kernel does not prefetch.
+
+        shape: "two", "few" or "many", for the number of rows of U (profiles.shape_class).
         """
         registers = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]
         columns = math.gcd(self.width(profile, dtype, shape), 1 << registers.bit_length() - 1)
@@ -433,7 +442,7 @@ class Lanes(Layout):
         chosen = {**profile.tiles[shape]}
         if profile.style == "simd":
             return {**chosen, "COLUMNS": min(chosen["COLUMNS"], self.width(profile, dtype, shape))}
-        # if lane groups (V rows each) store different columns, a work-group takes only one lane group at a time
+        # If lane groups (rows stored interleaved) have different columns, a work-group takes one lane group at a time.
         columns_differ = self.sparse and not of_panel
         if dtype == "float64":  # a double takes two registers, so fewer sums fit
             few = {"RX": 1, "GROUPS": max(1, chosen["GROUPS"] // 2)}
@@ -481,19 +490,20 @@ def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Var
 
 
 class Arrangement(NamedTuple):
-    """Say at which position the layout "clustered" will store each row.
+    """Say at which position the layout "clustered" will store each of the n rows of X.
 
-    A lane group is V rows with interleaved values and with similar nonzero features. Features that are zero in all rows
-    of a lane group are not stored.
+    V consecutive positions are a lane group: V rows with interleaved values. Rows with similar nonzero features are put
+    in the same lane group. A lane group leaves out features that are zero in all of its rows. With padding, there are
+    n_pad >= n positions.
 
     Attributes
     ----------
     places
-        places[0] (n_pad,) has the number of the row at each position, -1 for padding. places[1] (n,) has the position
-        of each row.
+        places[0] (n_pad,) has the index in X of the row at each position, -1 for padding. places[1] (n,) has the
+        position of each row of X.
     groups
-        groups[0] has the number of features of each lane group. groups[2] lists the features of all lane groups, one
-        lane group after another. groups[1] says where each lane group begins in this list.
+        groups[0] says how many features each lane group stores. groups[2] lists the indices of these features, one
+        lane group after another. groups[1] has the index in groups[2] at which each lane group begins.
     """
 
     places: Places
@@ -503,7 +513,7 @@ class Arrangement(NamedTuple):
 class Clustered(Lanes):
     """Store rows in groups of V rows with similar nonzero features.
 
-    A group stores only the features that are nonzero in at least one of its rows.
+    A group leaves out features that are zero in all of its rows.
     """
 
     name, sparse, most, in_order, elementwise = "clustered", True, MAX_FEATURES, False, False
@@ -536,7 +546,7 @@ class Clustered(Lanes):
         return self._packed(stream, X, plan, dtype, *self.arranged(stream, X, plan, dtype))
 
     def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement:
-        """Choose positions for the rows of X (n, d) at which rows with similar nonzero features are neighbours."""
+        """Choose an order of the rows of X (n, d) that puts rows with similar nonzero features next to each other."""
         n, V = X.shape[0], record.lanes(stream.profile, dtype)
         size = V * stream.profile.cluster
         n_pad = record.padded(n, size)
@@ -556,9 +566,10 @@ class Clustered(Lanes):
     def build_part(
         self, stream: Stream, X: Data, plan: Plan, dtype: str, arrangement: Arrangement, places: slice
     ) -> LaneRows:
-        """Store on the device the rows of X to which ``arrangement`` gives the positions ``places``.
+        """Store some rows of X on the device, in the order that ``arrangement`` gives to all rows of X.
 
-        The positions are those of whole lane groups, each of V rows with interleaved values.
+        ``places`` is the range of positions in this order that are stored. V consecutive positions are a lane group,
+        whose values are interleaved. ``places`` has whole lane groups only.
         """
         lengths, columns_at, columns = arrangement.groups
         V, order = record.lanes(stream.profile, dtype), arrangement.places[0][places]
@@ -571,7 +582,7 @@ class Clustered(Lanes):
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         if of_panel or profile.style == "workgroup":
             return super().tile(profile, dtype, shape, of_panel)
-        # V clustered rows have too few values to start the processor's prefetcher, so the kernel prefetches them
+        # A group of V clustered rows is too short to start the hardware prefetcher, so the kernel prefetches the rows.
         return {**self.single(profile, dtype, shape), "AHEAD": AHEAD}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
