@@ -210,9 +210,8 @@ def _suits_batch(context: FitContext, profile: Profile) -> bool:
     The batch solver keeps the whole kernel matrix of a small dual problem on the device. The batch solver needs fewer
     OpenCL kernel launches than the solver for large problems. It is chosen if the problem has at most
     ``profile.batch_rows`` rows, the device supports double precision, and the whole kernel matrix fits in the option
-    cache_size. The batch solver ignores the options for layout, working
-    set, duality gap and checkpoint, so these options must have their defaults. The batch solver cannot solve Crammer
-    and Singer's multiclass SVM.
+    cache_size. The batch solver ignores the options for layout, working set, duality gap and checkpoint, so these
+    options must have their defaults. The batch solver cannot solve Crammer and Singer's multiclass SVM.
     """
     (one,), options = context.subproblems, context.options
     if one.problem.constraint is Constraint.COUPLED or profile.wide != "double" or len(one.rows) > profile.batch_rows:
@@ -279,7 +278,7 @@ def _solve_large(context: FitContext, dtype: str, worker: Worker, pieces: Iterat
             if len(context.subproblems) > 1 and context.seconds_left() <= 0:
                 break
             some, rows = context.subproblems[indices[0]].rows, context.X
-            # A subproblem of at most host.MOST rows takes its rows from the host's X, since the host may finish it later.
+            # A subproblem of at most host.MOST rows takes its rows from the host's X: the host may have to finish it.
             if copied is not None and len(some) > host.MOST:
                 rows = copied[some] if len(some) < len(copied) else copied
             elif len(some) < context.X.shape[0] and not context.shards:

@@ -45,7 +45,7 @@ UNEVEN = 8
 # The first-level cache can hold CHUNK features of all the rows of X and U that a work-item multiplies for K(X, U).
 CHUNK = 128
 # If rows have more than CUT * CHUNK features, a CPU computes K(X, U) in passes over CHUNK features each.
-# CUT has a value for "few" rows of U (3 to 16) and for "many" rows of U (more). No passes are made for fewer rows of U.
+# CUT has a value for "few" rows of U in K(X, U), 3 to 16, and a value for "many" rows, 17 or more.
 CUT = {"many": 1, "few": 4}
 WAIT = 1.5  # for few rows U, a CPU waits for memory: a multiply-add of K(X, U) then costs WAIT times as much
 # Cost of the kernel function in the layouts "dense" and "clustered", as a multiple of the profile's value_cost.
@@ -283,8 +283,8 @@ class LaneReader(Reader):
         # _panels[0] is the number of rows of the largest buffer that has held rows U of a product K(X, U) so far.
         # _panels[1][g] is the index at which group g of V interleaved rows begins in a buffer of rows U of K(X, U).
         self._panels: tuple[int, Buffer] = (0, None)
-        # The dict _gathers holds OpenCL kernels that copy rows of X to the buffer of the rows of U.
-        # Its keys are classes of the number of rows of U: "two" for at most 2, "few" for 3 to 16, and "many" for more.
+        # The dict _gathers holds OpenCL kernels that copy rows of X to the buffer of U, for a product K(X, U).
+        # The keys of _gathers are classes of the number of rows of U: "two" (up to 2), "few" (3 to 16), "many" (more).
         self._gathers: dict[str, OpenCLKernel] = {}
 
     def values_bytes(self, capacity: int) -> int:
