@@ -2,7 +2,8 @@
 
 f (k, n) holds decision values and y (k, n) targets, for k outputs and n rows. Two classes have one output with targets
 -1 and 1. More classes have one output each. Their targets are 0 and 1 for the softmax loss, and -1 and 1 for the
-squared loss. Estimators name a loss of ``LOSSES``. Newton's method reads the loss's derivatives with respect to f.
+squared loss. An estimator selects a loss by its name in the dictionary ``LOSSES``. Newton's method reads the loss's
+derivatives with respect to f.
 
 To add a loss, add a record to ``_LOSSES``. Error bounds in nystrom/newton.py need l >= 0, l'' <= 1 and |l'''| <= 2 l'',
 where l'' and l''' are the second and third derivatives of l with respect to f.
@@ -35,7 +36,7 @@ class Loss:
     Attributes
     ----------
     name
-        name by which estimators take the loss.
+        name by which estimators select the loss.
     value
         function that returns the losses l (k, n), one for each output and row. A coupled loss depends on all outputs of
         a row together, so its function returns (1, n).
@@ -57,9 +58,10 @@ class Loss:
         upper bound of |dl/df|: a number for all outputs, or (k,) with a number for each output. For a coupled loss,
         upper bound of the sum of |dl/df| over the outputs of a row.
     scaled
-        function that takes the unit u of each output, (k, 1). It returns the Loss for decision values and targets that
-        are divided by u (:meth:`in_units`). None in two cases: division by u does not change the function (squared
-        loss), or the loss is never scaled (losses of classes).
+        function that takes a number u for each output, (k, 1), and returns the Loss for decision values and targets
+        that are divided by u. If l(f, y) is this loss, the returned loss is l(u f, u y) / u^2. ``scaled`` is None if
+        this function equals l(f, y), as for the squared loss. ``scaled`` is also None for classification losses,
+        which are never divided.
     """
 
     name: str

@@ -1,5 +1,6 @@
 // Solve the multiclass SVM of Crammer and Singer over a working set ws of W rows, with the coefficients of all other
-// rows fixed. Each class has one problem p. A row's coefficients have the sum 0 over all problems (coupled.cl).
+// rows fixed. There is one problem p for each class, and a row has one coefficient in each problem. The coefficients of
+// a row have the sum 0 over all problems (coupled.cl).
 // In:
 //   ws       (W,), row numbers among all n rows. -1 stands for no row.
 //   Q        (W, W), the kernel values among the rows of ws
@@ -11,29 +12,31 @@
 //   delta    (problems, W), the changes of the coefficients by this solve
 // During the solve, four arrays describe the problems p and the rows k = 0 .. W - 1 of ws:
 //   B[p][k]    the coefficient of row k in problem p
-//   F[p][k]    its gradient, minus a number that is the same in all problems and so does not change violations
-//   U[p][k]    0 if the coefficient is below its upper bound, else infinity
+//   F[p][k]    the gradient of the coefficient B[p][k], minus a number that is the same in all problems of row k
+//   U[p][k]    0 if the coefficient B[p][k] is below its upper bound, else infinity
 //   D[p]       the change of B[p][j] in the previous iteration. Row j is the row that the previous iteration changed.
 // ``state`` is the memory of F, U and D. ``delta`` is the memory of B until the end of the solve.
 // Work-items: one work-group of WG items. Item l takes the rows l, l + WG, ... of the working set. Consecutive items
 // read consecutive addresses.
+// The violation of row k is M - m. A row with M - m <= 0 is optimal.
+//   M    the largest F[p][k] among the problems p in which B[p][k] is above its lower bound
+//   m    the smallest F[p][k] among the problems p in which B[p][k] is below its upper bound.
+//        So m = min_p (F[p][k] + U[p][k]).
 // An SMO iteration has three steps:
-//   1. Update each F[p][k] for the previous iteration: add D[p] * Q[j][k]. Compute for each row k the difference
-//      top - m of two numbers:
-//        top = max_p F[p][k],   m = min_p (F[p][k] + U[p][k])
-//   2. Find the row i with the largest violation.
+//   1. Update each F[p][k] for the previous iteration: add D[p] * Q[j][k]. Then compute top - m for each row k, where
+//      top is the largest F[p][k] among all problems p.
+//   2. Find the row i with the largest top - m.
 //   3. Find the best coefficients of row i in all problems (row_threshold.cl).
-// So m is the smallest F[p][k] among the problems p in which B[p][k] is below its upper bound. By definition, the
-// violation of row k is M - m. M is the largest F[p][k] among the problems p in which B[p][k] is above its lower bound.
-// A row with M - m <= 0 is optimal.
-// The numbers top and M can differ, because top includes the coefficients at their lower bounds. Let C be the penalty
-// of row k. The lower bound of its coefficients is -C in each problem. The upper bound is C in the problem of the row's
-// class, and 0 in all other problems. Suppose that the row has the coefficient -C in a problem r. The row's other
-// coefficients are then at their upper bounds, because the sum of all its coefficients is 0. So m is F[r][k], and top
-// is max(M, m). If no coefficient of the row is at its lower bound, top is M, and M >= m. In both cases, top - m is
-// max(M - m, 0): the violation of the row if it is positive, and otherwise 0.
-// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times its first value. It
-// also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
+// The iteration computes top in place of M, because top needs no lower bounds. Step 2 finds the row with the largest
+// violation, because top - m = max(M - m, 0) for every row. Proof:
+//   Let C be the penalty of row k. The lower bound of its coefficients is -C in each problem. The upper bound is C in
+//   the problem of the row's class, and 0 in all other problems.
+//   Case 1: the row has the coefficient -C in a problem r. The row's coefficients in all other problems are then at
+//   their upper bounds, because the sum of all coefficients is 0. So m is F[r][k], and top is max(M, m).
+//   Case 2: no coefficient of the row is at its lower bound. Then top is M, and M >= m.
+// The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times the largest violation
+// of the first iteration. The solve also ends after ``most`` iterations, or when the number of iterations of all solves
+// reaches ``budget``.
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int problems, const int W, global const int *restrict ws, global real *restrict Q,
     global const wide *restrict f, global wide *restrict b, global const wide *restrict hi,

@@ -52,7 +52,10 @@ class Chunks:
         self.X, self.y, self.weights = ([column[i] for i in some] for column in (self.X, self.y, self.weights))
 
     def map(self, call: Callable[..., Any], *columns: list[Any]) -> list[Any]:
-        """Run ``call(columns[0][i], columns[1][i], ...)`` for every chunk i, on any worker. Return the results."""
+        """Call the function ``call`` once for each chunk of rows, on any worker. Return the results, chunk by chunk.
+
+        ``columns`` has a list for each argument of the function. Item i of each list is the argument for chunk i.
+        """
         return results(self.client, [self.client.submit(call, *row) for row in zip(*columns, strict=True)])
 
     def addresses(self) -> list[str]:
@@ -136,9 +139,10 @@ class OnWorkers:
         self.client.run(worker.in_thread, worker.forget, self._name, on_error="ignore")
 
     def _build_missing(self, missing: set[int]) -> None:
-        """Build the parts with the indices ``missing`` on live workers, unless they are built already.
+        """Build the parts of the fit with the indices ``missing`` on live workers, unless they are built already.
 
-        Raises DeviceError if workers are lost more than ``clsvm.distribute.TRIES`` times while they build a part.
+        A part is an object on a Dask worker that stores some of the training rows and computes with them. Raises
+        DeviceError if one part loses its worker more than ``clsvm.distribute.TRIES`` times during this call.
         """
         builds, losses, chunks = dict[int, Future[Any]](), Counter[int](), self._chunks
         while missing := missing - self._built:
@@ -168,9 +172,10 @@ class OnWorkers:
         return lost
 
     def _send(self, i: int, name: str, given: Any) -> Any:
-        """Ask the worker of part i to call the part's method ``name`` with the arguments ``given``.
+        """Ask the worker that stores part i to call the method ``name`` of part i with the arguments ``given``.
 
-        Return the future of the reply, or None if the worker cannot be reached.
+        A part is an object on a Dask worker that stores some of the training rows and computes with them. Return the
+        future of the reply, or None if the worker cannot be reached.
         """
         try:
             return self._actor(self.addresses[i]).call(self._name, i, self._versions[i], name, given)

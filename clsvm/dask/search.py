@@ -31,7 +31,7 @@ Jobs = list[tuple[int, int]]
 Results = dict[tuple[int, int], FoldResult | Exception]
 Warned = list[tuple[str, type[Warning]]]
 NEEDS = "a search over workers needs"
-# A search fails if all workers are lost more than MAX_LOSSES times, and no group of fits is finished in between.
+# A search fails if it loses all its workers more than MAX_LOSSES times. Each finished group of fits resets the count.
 MAX_LOSSES = 3
 
 
@@ -58,7 +58,7 @@ class DistributedFits(Fits):
             for future in waiting:
                 jobs, data_used = futures.pop(future)
                 if (outcome := _result_of(future)) is None:
-                    # If several groups of fits lose the same copy of the data, only one loss is counted.
+                    # If several groups of fits fail because one copy of X and y was lost, one loss is counted.
                     if data_used is data:
                         losses += 1
                         if losses > MAX_LOSSES:

@@ -83,7 +83,11 @@ class Numbers:
 
     @staticmethod
     def summary(y: Any, weights: Any) -> Summary:
-        """Summarise the targets of a chunk, (n,) or (n, k). Raises ValueError if they are not finite numbers."""
+        """Return the weighted mean, the smallest and the largest target of a chunk, and the sum of the weights.
+
+        y: the targets of the chunk's rows, (n,) or (n, k). Raises ValueError if a target is not a finite number.
+        weights: the sample weights of the rows, (n,); or one weight for all rows; or None.
+        """
         y = checks.check_size(np.asarray(_check_y(y, multi_output=True, y_numeric=True), np.float64))
         w, columns = checks.read_weights(weights, y), y.reshape(len(y), -1)
         total = np.array([w.sum()])

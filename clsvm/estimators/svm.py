@@ -287,12 +287,11 @@ class NuSVC(_Classifier):
         return nu_svc(signs, float(self.nu), bounds)
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Return the coefficients b (problems, n) and the offsets (problems,), divided by the margins.
+        """Scale coefficients and offsets so that the decision values on the margin's bounds are 1 and -1. Return both.
 
-        The margin of a problem has two boundaries. ``rho`` (problems, 2) has the decision values without offset on
-        these boundaries, and the margin is (rho[:, 0] - rho[:, 1]) / 2. After scaling, the decision values on the
-        boundaries are 1 and -1. A margin that is not positive counts as 1.
-        """
+        b (problems, n) has the coefficients before scaling. The decision value of x is sum_i b_i K(x_i, x) - offset.
+        ``rho`` (problems, 2) has the values of sum_i b_i K(x_i, x) on the positive and negative bound of the margin.
+        r = (rho[:, 0] - rho[:, 1]) / 2 is half their distance. b and the offsets are divided by r if r is positive."""
         r = self._margins(rho)
         r = np.where(r > 0, r, 1.0)
         return b / r[:, None], (rho[:, 0] + rho[:, 1]) / 2 / r
@@ -318,10 +317,10 @@ class NuSVC(_Classifier):
 def _pair_groups(class_pairs: Sequence[Pair], counts: checks.Indices, whole: bool) -> Iterator[Sequence[Pair]]:
     """Divide binary problems into groups that are solved together, and yield the class pairs of each group.
 
-    ``class_pairs`` has the positive and negative class of each problem. ``counts`` (k,) has the number of rows of each
-    class. Each group but the last has about COEFFICIENTS coefficients or more, and about MIN_PROBLEMS problems or more.
-    If ``whole`` is true, all problems are in one group.
-    """
+    ``class_pairs`` has the positive and negative class of each problem; None as negative class means all other classes.
+    ``counts`` (k,) has the number of rows of each class. All groups but the last have about the same number of
+    coefficients. This number is COEFFICIENTS, or the number of coefficients of MIN_PROBLEMS average problems if that is
+    larger. If ``whole`` is true, all problems are in one group."""
     rows = np.array([counts.sum() if j is None else counts[i] + counts[j] for i, j in class_pairs])
     size = max(COEFFICIENTS, MIN_PROBLEMS * int(rows.mean()))
     group = np.zeros(len(class_pairs), np.intp) if whole else (np.cumsum(rows) - rows) // size
@@ -430,8 +429,9 @@ class SVR(_Regressor):
 class NuSVR(_Regressor):
     """Predict numbers by nu-support vector regression (nu-SVR) on an OpenCL device.
 
-    The parameter nu replaces epsilon, which the fit determines. The dual problem has two coefficients for each row, so
-    its kernel matrix takes four times the memory of SVR's. The attributes are those of :class:`SVR`.
+    The parameter nu replaces epsilon, which the fit determines. NuSVR solves a dual problem with two coefficients for
+    each row, and SVR one with a single coefficient. So the kernel matrix of NuSVR has 2 n rows and columns for n rows
+    of X, and takes four times the memory. The attributes are those of :class:`SVR`.
 
     References
     ----------

@@ -52,11 +52,11 @@ Vector = NDArray[np.float64]
 OF_UNIT, OF_DEVICE = 8 << 20, 64 << 20
 MIN_TILE_ROWS = 4096  # on a GPU, the block of K that is computed at a time usually has at least this many rows
 # Constants of the class OnePass, which computes products with a kernel matrix and its transpose in one pass on CPUs:
-EACH = 4  # number of work-items in a launch for each compute unit
+EACH = 4  # one kernel launch has at most EACH work-items for each compute unit of the CPU
 CACHE = 2 << 20  # a work-item keeps at most about this many bytes of kernel values, so that a core's cache holds them
-# The scratch memory of a work-item holds kernel values of MIN_SUB to MAX_SUB lane groups. A lane group is V rows of X.
+# For each column of K, the scratch memory of a work-item holds MIN_SUB to MAX_SUB OpenCL vectors of kernel values.
 MIN_SUB, MAX_SUB = 2, 8
-SEVERAL = 4  # for fewer than 4 outputs, scratch memory holds kernel values of at most MAX_SUB / 2 lane groups of V rows
+SEVERAL = 4  # for fewer than 4 outputs, scratch memory holds at most MAX_SUB / 2 OpenCL vectors for each column of K
 
 
 def usual_tile_bytes(stream: Stream, row: int) -> int:
@@ -173,7 +173,8 @@ class Sums:
         self._weights = Weights(stream.wide(self._to_device_order(w)), int(w.ndim > 1), coupled)
 
     def _to_device_order(self, values: Vector) -> Vector:
-        """Return ``values`` (..., n) of the caller's rows in device order (..., n_pad), with 0 for padding rows."""
+        """Reorder ``values`` (..., n) from the caller's order of rows to the order in which the device stores the rows.
+        The result has the shape (..., n_pad), where n_pad is the number of rows with padding. Padding rows get 0."""
         placed = np.zeros((*values.shape[:-1], self.gram.rows.n_pad))
         placed[..., self.gram.rows.position] = values
         return placed
@@ -449,9 +450,9 @@ def _fill(stream: Stream, kernel: Kernel, plan: Plan, dtype: str, X: Data, Y: Da
 
 
 class Cross:
-    """Compute products of K(X, C) with matrices of ``k`` columns, for rows X and inducing points C.
+    """Compute products of the kernel matrix K(X, C) with matrices of ``k`` columns, for rows X and inducing points C.
 
-    X (n, d) and C (m, d) are dense or CSR. K has the dtype ``dtype``. A pass is a product over all rows of X.
+    X (n, d) and C (m, d) are dense or CSR. K has the dtype ``dtype``. A pass is one product over all rows of X.
 
     Attributes
     ----------
@@ -459,14 +460,16 @@ class Cross:
         "rows" if X is on the device, "stored" if K is on the device, "streamed" if every pass copies X to the device
         block by block.
     reason
-        text that says whether K is stored or computed in every pass, with the size of the stored K or of the blocks.
+        text that says whether K is stored, or computed again in every pass. It has the size of the stored K in MB. For
+        the way "streamed", it has the number of rows in a block.
     passes
-        number of passes over K so far.
+        number of passes so far.
     cost
-        cost of computing or reading a value of K in one pass; the unit is one multiply-add of a product of dense rows.
+        estimated time to compute one value of K, or to read the value if K is stored. The unit is the time of one
+        multiply-add in the inner product of two dense rows.
 
-    ``centres`` holds C. ``keep`` says whether K may stay on the device. Raises ValueError if memory_limit is too small.
-    """
+    ``centres`` holds C. ``plan`` says how the device stores rows, such as dense or CSR. ``keep`` says whether K may be
+    stored on the device. Raises ValueError if the memory limit of ``stream`` is too small."""
 
     def __init__(
         self, stream: Stream, X: Data, centres: Data, kernel: Kernel, plan: Plan, dtype: str, k: int, keep: bool = True
@@ -488,8 +491,7 @@ class Cross:
         """Choose the attribute ``way``, and copy X or store K on the device accordingly.
 
         "rows" keeps X on the device, "stored" keeps K on the device, and "streamed" keeps neither. ``keep`` says
-        whether K may be stored.
-        """
+        whether K may be stored."""
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.allocated, layouts.row_bytes(self._plan, self._X, itemsize)
         # values: bytes of a row of K. sums_bytes: bytes that class Sums allocates for each row of X.
@@ -580,7 +582,8 @@ class Cross:
         return out
 
     def _each_block(self, one: Callable[[slice, Sums], object]) -> None:
-        """Call ``one`` with the slice of rows and the Sums object of each block of X. Count one pass over K."""
+        """Call ``one(rows, sums)`` for each block of the rows X, and add 1 to the attribute ``passes``. ``rows`` is the
+        slice of the block's rows. ``sums`` is the Sums object that computes products for these rows."""
         self.passes += 1
         for rows, sums in self._blocks:
             one(rows, sums)
@@ -592,5 +595,6 @@ class Cross:
                     one(rows, sums)
 
     def describe(self) -> str:
-        """Return a text that says whether K is stored or computed in every pass."""
+        """Return a text with the storage format of the rows X, and the attributes ``way`` and ``reason``. The reason
+        says whether K is stored on the device, or computed again in each product over all rows X."""
         return f"{self._plan.kind}, {self.way}; {self.reason}"

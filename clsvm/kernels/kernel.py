@@ -31,7 +31,7 @@ _CELLS = 1 << 18  # the host computes about this many terms e(x_j, y_j) of f(sum
 _SAMPLE = 500  # number of rows on which Kernel.check tests a kernel function
 # Kernel.rounding tests angles of x and y with cosine 1 - 2 (eps / 2)^s, s in _STEPS: 1 - eps if s = 1, -1 if s = 0.
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # exponents s: 1000 for K of |x - y| alone, else 200
-# Kernel.rounding tests rows whose squared norms are the products of _SIZES and the largest squared norm.
+# Kernel.rounding estimates errors for rows with the squared norms f * N: f from _SIZES, N the largest squared norm.
 _SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])
 
 
@@ -158,8 +158,7 @@ class Kernel:
         Raises
         ------
         ValueError, TypeError
-            If an argument is invalid, as for the constructor. ValueError also if e(0, 0) is not finite.
-        """
+            If an argument is invalid, as for the constructor. ValueError also if e(0, 0) is not finite."""
         if not isinstance(nonnegative, bool):
             raise TypeError(f"nonnegative must be True or False, got {nonnegative!r}")
         return cls(replace(user_spec(function, element, params), nonnegative=nonnegative), **params)
@@ -173,8 +172,8 @@ class Kernel:
                 part = f"a part of {self.spec.formula!r} that depends only on parameters"
                 raise ValueError(f"for {given}, {part} has the value {number}, expected a finite value")
         if self.spec.element and not np.isfinite(at_zero := self._element(0.0, 0.0)):
-            text = self.spec.element.text
-            raise ValueError(f"{text!r} is {at_zero} at x = y = 0, expected a finite value; use where(condition, a, b)")
+            words = f"{self.spec.element.text!r} is {at_zero} at x = y = 0, expected a finite value"
+            raise ValueError(f"{words}; to set the value there, use where, as in where(x + y > 0, 1 / (x + y), 0)")
 
     @property
     def name(self) -> str:
@@ -192,7 +191,8 @@ class Kernel:
             return tuple(argument.value(self.params) for argument in self.spec.arguments)
 
     def scalars(self, dtype: str) -> tuple[np.generic, ...]:
-        """Return the numbers that OpenCL kernels get as arguments, as NumPy scalars of ``dtype`` or int32."""
+        """Return the attribute ``numbers``, which OpenCL kernels get as arguments to compute K, as NumPy scalars.
+        Whole numbers, such as an exponent, have the type int32. All other numbers have the type ``dtype``."""
         types = (np.int32 if argument.type == "int" else np.dtype(dtype).type for argument in self.spec.arguments)
         return tuple(made(value) for made, value in zip(types, self.numbers, strict=True))
 
@@ -200,8 +200,7 @@ class Kernel:
         """Return a message that names a number too large or too small for ``dtype``, or "" if there is none.
 
         The numbers are the parameters, the arguments of OpenCL kernels (:attr:`numbers`) and the constants in the
-        expressions. Raises ValueError for an integer parameter of 2^31 or more.
-        """
+        expressions. Raises ValueError for an integer parameter of 2^31 or more."""
         tiny, most = float(np.finfo(dtype).tiny), float(np.finfo(dtype).max)
         for name, value in self.params.items():
             if isinstance(value, float) and value and not tiny <= abs(value) <= most:
@@ -246,12 +245,11 @@ class Kernel:
         Raises
         ------
         ValueError
-            If the kernel function is for nonnegative rows and an entry is negative.
-        """
+            If the kernel function is for nonnegative rows and an entry is negative."""
         X, Y, empty = arrays.both_dense(X, X if Y is None else Y)
         self.check_domain(X)
         self.check_domain(Y)
-        if self.spec.oracle:  # this NumPy function has the same value if columns of zeros are left out
+        if self.spec.oracle:  # a NumPy function, whose value stays the same without the columns that are 0 in X and Y
             with np.errstate(all="ignore"):
                 return self.spec.oracle(X, Y, **self.params)
         return self.evaluate(X, Y, empty)
@@ -260,8 +258,7 @@ class Kernel:
         """Compute the kernel matrix (n, m) of dense float64 X (n, d) and Y (m, d) from the function's expressions.
 
         ``empty`` is the number of columns that were left out because they are 0 in X and in Y. If the kernel function
-        is f(sum_j e(x_j, y_j)), each column left out adds e(0, 0) to the sum.
-        """
+        is f(sum_j e(x_j, y_j)), each column left out adds e(0, 0) to the sum."""
         names, values = self.spec.expression.names, dict[str, Any](self.params)
         if self.spec.element:
             values["s"] = self._sums(X, Y) + (empty * self._element(0.0, 0.0) if empty else 0.0)
@@ -338,8 +335,7 @@ class Kernel:
 
         If K(x, y) = f(sum_j e(x_j, y_j)), the size of x is 2 * max(|sum_j e(0, x_j)|, |sum_j e(x_j, x_j)|). Otherwise
         the size is the squared norm of x. If x is nonzero, a squared norm that underflows to 0 is replaced by the
-        smallest positive float64.
-        """
+        smallest positive float64."""
         with np.errstate(over="ignore", under="ignore"):
             if not self.spec.element:
                 if sp.issparse(X):
@@ -362,14 +358,16 @@ class Kernel:
     ) -> float:
         """Return an estimate r of rounding errors: K(x, y) has an error of at most r * ``eps``.
 
-        The sizes (:meth:`sizes`) of the rows x and y are 0, or lie between ``least`` (None: no lower limit) and
-        ``size``. ``eps`` is the relative rounding error of the arithmetic. K is a function of inner products <a,b> of
-        these rows, or of a sum of e(x_j, y_j) over the features j. Inner products and sums have ``terms`` terms. Let
-        m = 1 + 0.75 * sqrt(terms). An inner product has an error of about m * ``eps`` * |a| |b|, and the sum an error
-        of about max(4, m) * ``eps`` * ``size``. Underflow adds ``floor`` to each error. K is evaluated on a grid of
-        possible inner products or sums. At a grid point, each inner product (or the sum) in turn is changed by its
-        error, and c is the sum of the absolute changes of K. r is the largest max(c / ``eps``, min(2, m) * |K|) of all
-        grid points. If K is finite at no grid point, r is inf."""
+        ``eps`` is the relative rounding error of the arithmetic. ``size`` is the largest size of a row. ``least`` is a
+        lower limit of the nonzero sizes, or None. Sizes are squared norms for most kernel functions (:meth:`sizes`).
+        K depends on inner products <a,b> of the rows x and y, or on one sum S = sum_j e(x_j, y_j) over the features j.
+        Each of these inputs has ``terms`` summands. Let m = 1 + 0.75 * sqrt(terms). The expected error of <a,b> is
+        m * ``eps`` * |a| |b| + ``floor``. The expected error of S is max(4, m) * ``eps`` * ``size`` + ``floor``. The
+        number ``floor`` is an error from underflow.
+        K is computed on a grid of possible inputs. At each grid point, one input after another is changed by its
+        expected error, and c is the sum of the absolute changes of K. The estimate at the point is the larger of
+        c / ``eps`` and min(2, m) * |K|, where the second number is for the rounding of K itself. r is the largest
+        estimate of all grid points. If K is finite at no grid point, r is inf."""
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
         # A function of |x - y| alone has its largest errors for rows of the largest norm, so no other norm is tested.
@@ -436,11 +434,10 @@ class Kernel:
         entries = max(terms.error, self._entry_error(max(rows.high, others.high), eps))
 
         def moved(error: float) -> float:
-            """Return the largest change of K = f(s) if each of the d terms of the sum s is wrong by ``error``.
-
-            All errors have the same sign. Errors of at most 8 eps times the largest term give 0, because
-            :meth:`rounding` covers them. The error INVALID stands for inf or nan, and gives INVALID.
-            """
+            """Return the largest change of K = f(s), among several sums s of d terms, if each term is too large by
+            ``error``, or each term is too small by ``error``. If ``error`` is at most 8 eps times the largest term,
+            return 0, because :meth:`rounding` estimates such errors. Here eps is the relative rounding error. If
+            ``error`` is INVALID, which stands for inf or nan, return INVALID."""
             if error >= INVALID or error <= least:
                 return INVALID if error > least else 0.0
             change = [np.abs(self.at(s=np.asarray(sums + sign * d * error, np.float64)) - value) for sign in (1, -1)]
@@ -451,8 +448,10 @@ class Kernel:
         return Evaluation(whole.largest, *errors, whole.out_of_range or terms.out_of_range)
 
     def _entry_error(self, high: float, eps: float) -> float:
-        """Return the largest change of e(x_j, y_j) in K = f(sum_j e(x_j, y_j)) if x_j changes from high to
-        high * (1 - eps). The largest change is taken over several numbers y_j with |y_j| <= high."""
+        """Return an estimate of the error of a term e(x_j, y_j) if x_j has the relative rounding error ``eps``.
+        K is f(sum_j e(x_j, y_j)), and ``high`` is the largest absolute entry of the rows. The estimate is the largest
+        change of e(x_j, y_j) when x_j changes from ``high`` to high * (1 - eps), for several numbers y_j. The numbers
+        y_j lie between -high and high, or between 0 and high if K is for nonnegative rows."""
         farthest = 1 if self.spec.nonnegative else 2
         y = high * (1 - farthest * np.concatenate([[0.0], eps ** np.linspace(1, 0, 40)]))
         change = np.abs(self._element(high * (1 - eps), y) - self._element(high, y))
@@ -462,15 +461,15 @@ class Kernel:
         """Return K(x, y), computed from the numbers on which it depends. Arrays broadcast.
 
         xx, yy, dot: the squared norms <x,x> and <y,y> and the inner product <x,y>, for most kernel functions.
-        s: the sum of e(x_j, y_j) over all features j, for a kernel function f(sum_j e(x_j, y_j)) such as laplacian.
-        """
+        s: the sum of e(x_j, y_j) over all features j, for a kernel function f(sum_j e(x_j, y_j)) such as laplacian."""
         values = {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0), "s": s, **self.params}
         with np.errstate(all="ignore"):
             return np.asarray(self.spec.expression.evaluate(values), np.float64)
 
     @cached_property
     def _sign(self) -> int:
-        """Return 1 or -1, the sign of the terms e(x, y) whose sum K depends on. Return 0 if both signs occur."""
+        """Return the sign of the terms e(x_j, y_j) if K = f(sum_j e(x_j, y_j)). The sign is 1 if no term is negative,
+        and -1 if no term is positive. It is 0 if both signs occur. Several entries x_j and y_j are tried."""
         axis = np.geomspace(1e-3, 1e3, 13)
         axis = np.concatenate([[0.0], axis] if self.spec.nonnegative else [-axis, [0.0], axis])
         terms = np.asarray(self._element(axis[:, None], axis[None, :]))
@@ -490,7 +489,8 @@ class Kernel:
         return self._made(f"({self.spec.text}) ** {int(exponent)}", self._parameters())
 
     def _composed(self, operator: str, other: Any, number: str) -> Kernel:
-        """Return the kernel ``self operator other``. A number ``other`` becomes a parameter named ``number``."""
+        """Return the kernel ``self operator other``. ``other`` is a kernel or a number. If ``other`` is a number, it
+        becomes the value of a new parameter. The string ``number`` is the name of the parameter."""
         if isinstance(other, Real) and not isinstance(other, bool):  # type: ignore[unreachable]
             if operator == "+" and other == 0:
                 return self  # Python's sum() of kernels begins with 0 + the first kernel
@@ -513,7 +513,8 @@ class Kernel:
         return self._made(text, (*self._parameters(), *theirs))
 
     def _parameters(self) -> tuple[Parameter, ...]:
-        """Return the parameters of this kernel, with its values as defaults and without lower limits."""
+        """Return declarations of this kernel's parameters. The default of each parameter is the value that it has in
+        this kernel. The declarations have no lower limits."""
         pairs = zip(self.spec.parameters, self.values, strict=True)
         return tuple(Parameter(p.name, value, integer=p.integer) for p, value in pairs)
 
@@ -545,8 +546,7 @@ class Kernel:
         """Return the kernel of a dictionary that :meth:`record` returned, with the checks of the constructor.
 
         Raises ValueError or TypeError if the dictionary is incomplete, an expression is not valid, or the entries
-        contradict each other. An example is a built-in name with the expression of another function.
-        """
+        contradict each other. An example is a built-in name with the expression of another function."""
         try:
             name, text, element, params = (record[key] for key in ("name", "expression", "element", "params"))
             if name:
@@ -556,9 +556,10 @@ class Kernel:
             else:
                 kernel = cls(text, **params)
         except KeyError as error:
-            raise ValueError(f"a saved kernel's dictionary needs {error}, got {str(record)[:80]!r}") from None
+            raise ValueError(f"a saved kernel's dictionary lacks the key {error}, got {str(record)[:80]!r}") from None
         if kernel.record() != record:
-            raise ValueError(f"a saved kernel's dictionary must equal {kernel!r}.record(), got {str(record)[:200]}")
+            words = f"a saved kernel's dictionary must equal the record() of {kernel!r}, the kernel that it describes"
+            raise ValueError(f"{words}, got {str(record)[:200]}")
         return kernel
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -593,8 +594,7 @@ def make(name: str, **params: Any) -> Kernel:
     """Return the built-in kernel function ``name``. Parameters that are not given have their defaults.
 
     Raises ValueError for an unknown name, an unknown parameter or a value outside its limits. Raises TypeError for a
-    value of a wrong type.
-    """
+    value of a wrong type."""
     if not isinstance(name, str) or name not in BUILTIN:
         raise ValueError(f"unknown kernel {name!r}; expected one of {', '.join(BUILTIN)}, or a Kernel")
     return Kernel(BUILTIN[name], **params)

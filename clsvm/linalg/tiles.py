@@ -178,7 +178,7 @@ class DeviceTiles:
             self.stream.write_rows(self.C, _rows_of(tile), self.shape.ld)
 
     def load_m(self, tile: Matrix) -> None:
-        """Copy ``tile`` from the host to the device's tile M, by rows or by columns as ``tile`` is stored."""
+        """Copy ``tile`` from the host to the device's tile M, which keeps its order: row-major or column-major."""
         transposed = _in_columns(tile)
         self.stream.write_rows(self.M, _rows_of(tile.T if transposed else tile), self.shape.ld)
         self._of_M = View(self.M, 1, self.shape.ld) if transposed else View(self.M, self.shape.ld, 1)
@@ -186,9 +186,10 @@ class DeviceTiles:
     def load_rows(self, tile: Matrix, triangle: bool = False) -> None:
         """Copy ``tile`` from the host to the device's tiles M and X.
 
-        M gets the tile unchanged. X gets the tile's rows in lane groups: the numbers of V rows are interleaved.
+        M gets the tile unchanged. X gets the tile's rows in groups of V rows, where V is the number of rows that OpenCL
+        kernels compute side by side. A group stores element 0 of its V rows, then element 1 of its V rows, and so on.
 
-        triangle: whether to set the numbers of X below the diagonal to zero.
+        triangle: whether to set the elements below the diagonal of X to zero.
         """
         self.load_m(tile)
         h, w = tile.shape
@@ -253,12 +254,15 @@ class DeviceTiles:
             self._substitute(self._of_M, k, b, w, 0)
 
     def add(self, h: int, w: int, d: int, scale: float = 1.0, symmetric: bool = False, triangle: bool = False) -> None:
-        """Add scale * <m_u, x_i> to the entries C[u][i] of the device's tile C.
+        """Add scale * <m_u, x_i> to the entry C[u][i] of the device's tile C, for all u < h and all i < w.
 
-        m_u are the h rows of the device's tile M, and x_i the w vectors in its tile X. They have d numbers each.
+        m_u is row u of the device's tile M. x_i is vector i of the device's tile X, which stores a matrix by rows or by
+        columns. The vectors m_u and x_i have d numbers each.
 
-        symmetric: whether the entries of C below the diagonal may be left out.
-        triangle: whether M and X are upper triangular, so that zeros below the diagonal are skipped.
+        symmetric: whether the caller needs only the entries of C on and above the diagonal. Some of the entries below
+        the diagonal then stay unchanged.
+        triangle: whether entries of M below the diagonal count as zero, whatever numbers M has there. The entries of X
+        below the diagonal must then be zero.
         """
         for u in range(0, h, self.shape.strip):
             some, first = min(self.shape.strip, h - u), u if triangle else 0
@@ -319,17 +323,18 @@ class DeviceTiles:
         self._pack((items, -(-n // self.V)), (items, 1), source, (*numbers, n, d, int(triangle), *to[:2]), to[2])
 
     def _sum(self, scale: float, row: int, n: int, d: int, column: int, w: int, first: int = 0) -> None:
-        """Add scale * <x_i, y_u> to the entry C[row + u][i] of the device's tile C, for u = 0, ..., n - 1.
+        """Add scale * <x_i, y_u> to C[row + u][i], for u = 0, ..., n - 1 and i = column, ..., w - 1.
 
-        x_i are the vectors in the device's tile X. y_u are the vectors that :meth:`_packed` copied last with
-        ``at=None``.
+        C is the device's tile of results. x_i is vector i of the device's tile X. y_u are the n vectors that the last
+        call of :meth:`_packed` with ``at=None`` copied to a buffer.
 
         row: row of C for u = 0.
         d: number of entries of y_u.
-        column: first column to compute. The method rounds it down to a multiple of V, the number of columns that are
-        computed side by side.
+        column: first column of C to compute. The method rounds it down to a multiple of V, the number of columns that
+        are computed side by side.
         w: number of columns of C.
-        first: how many numbers at the start of each x_i are skipped.
+        first: number of entries at the start of each x_i that are skipped. Entry first + j of x_i is multiplied by
+        entry j of y_u.
         """
         stream, s = self.stream, self.shape
         group = column // self.V
@@ -347,9 +352,10 @@ class DeviceTiles:
         self._product(size, local, group, groups, 0, arguments, store.arguments(), self.real.type(scale))
 
     def _uploaded(self, name: str, number: int, array: NDArray[Any]) -> Buffer:
-        """Return a device buffer with a copy of a small array. Later calls return the same buffer.
+        """Return a device buffer with a copy of a small array.
 
-        Two arrays with the same ``name``, ``number`` and length must be equal, because they get the same buffer.
+        The buffer is kept under the key (name, number, length of the array). A later call with the same key returns the
+        same buffer, and does not compare the arrays. So all arrays of one key must be equal.
         """
         key = name, number, len(array)
         if key not in self._uploads:

@@ -40,7 +40,7 @@ FOLDS = 5
 MIN_PROBABILITY = 1e-7  # probabilities of pairs are clipped to MIN_PROBABILITY ... 1 - MIN_PROBABILITY, as in LIBSVM
 _MARKS = 10  # number of marks, the decision values at which the probability of a one-class model changes in a step
 _CELLS = 1 << 22  # rows are processed in batches of such a size that no temporary array has more numbers than this
-COUPLING_NUMBERS = 8  # for k classes, the function coupled allocates COUPLING_NUMBERS * k * k numbers for each row
+COUPLING_NUMBERS = 8  # for k classes, ``coupled()`` allocates COUPLING_NUMBERS * k * k numbers for each row
 
 
 @dataclass(frozen=True)
@@ -419,7 +419,7 @@ def of_one_class(values: Vector, marks: Vector) -> Vector:
     values : array of float64 (n,)
         Decision values.
     marks : array of float64 (10,)
-        Marks of :func:`density_marks`.
+        Ascending decision values from :func:`density_marks`, at which the probability changes in a step.
 
     Returns
     -------
@@ -540,7 +540,7 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> di
     k = len(classes)
     i, j = np.triu_indices(k, 1)
     if not (model.of_pairs or len(model.dual_coef) == 1):
-        raise ValueError(f"probabilities need a problem for each pair of classes, got one for each of {k} classes")
+        raise ValueError(f"probabilities need multi_class='ovo', got a decision function for each of {k} classes")
     index, pair_of = np.searchsorted(classes, y), np.zeros((k, k - 1), np.intp)
     pair_of[i, j - 1] = pair_of[j, i] = np.arange(len(i))
     values = np.zeros((len(y), k - 1))  # decision values of the k - 1 pairs that the row's class belongs to
@@ -565,11 +565,11 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> di
 
 
 def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> Iterator[tuple[Any, Any, Rows]]:
-    """Yield for each fold (estimator, rows, numbers): ``estimator`` is fitted to the rows of the other folds.
+    """Yield (estimator, rows, indices) for each fold of a cross-validation. The other folds are the training rows.
 
-    ``rows`` are the fold's rows, with the row ``numbers``. If the other folds have a single class, ``estimator`` is an
-    array (1,) with its label, and ``rows`` is None. A kernel matrix is split by rows and columns.
-    """
+    ``estimator`` is fitted to the training rows. ``rows`` are the fold's rows of X, and ``indices`` their row indices
+    in X. If X is a kernel matrix, ``rows`` has only the columns of the training rows. If all training rows have one
+    class, nothing is fitted. ``estimator`` is then an array (1,) with the label, and ``rows`` is None."""
     from sklearn.base import clone, is_classifier
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.utils.metaestimators import _safe_split

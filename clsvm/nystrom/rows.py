@@ -29,7 +29,7 @@ from clsvm.opencl.stream import Stream
 Vector = NDArray[np.float64]
 # For each output, the largest |target - offset| counts as at least MIN_DEVIATION * the largest |target| or |offset|.
 MIN_DEVIATION = 1e3 * float(np.finfo(np.float64).eps)
-MAX_BLOCKS, MIN_ROWS = 16, 1024  # for a list of devices: limits of the number of blocks, and of the rows of a block
+MAX_BLOCKS, MIN_ROWS = 16, 1024  # rows on a list of devices: at most MAX_BLOCKS blocks of at least MIN_ROWS rows
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Task:
         return np.asarray(self.weights.sum(axis=-1, keepdims=True))
 
     def subset(self, rows: slice) -> Task:
-        """Return the task with the targets and weights of the ``rows`` alone."""
+        """Return a copy of this task that has the targets and weights of only the given ``rows``."""
         return replace(self, y=self.y[:, rows], weights=self.weights[..., rows])
 
 
@@ -107,7 +107,7 @@ class Curvature(NamedTuple):
 
     w is the weight of a row divided by the sum of the weights. For a row and an output, D is w times the second
     derivative. For the softmax loss with class probabilities p, D is w p (1 - p). mean(D) is the mean of D over the
-    outputs. The sampled rows are the rows from which the preconditioner is made.
+    outputs. The sampled rows are the training rows from which the preconditioner is made.
 
     Attributes
     ----------
@@ -116,9 +116,10 @@ class Curvature(NamedTuple):
     sampled
         mean(D) of each sampled row.
     least
-        for each output, (k,), the smallest D / mean(D) among the sampled rows, but at most 1. For the softmax loss, one
-        number (1,): the smallest w min(p) / mean(D) among the sampled rows, but at most 1. Here min(p) is the smallest
-        class probability of the row. Without sampled rows, all numbers are 0.
+        for each output, (k,), the smallest D / mean(D) among the sampled rows, or 1 if that is smaller. For the softmax
+        loss, one number (1,): the smallest w min(p) / mean(D) among the sampled rows, or 1 if that is smaller. Here
+        min(p) is the smallest class probability of the row. If the preconditioner is made from inducing points that are
+        not training rows, ``sampled`` is empty and ``least`` is 0.
     """
 
     total: float
@@ -327,10 +328,11 @@ class RowOperator:
         return replayed(replies, lambda i: self._restore(i, (name, *given)))
 
     def _restore(self, i: int, *last: tuple[Any, ...]) -> Any:
-        """Repeat earlier requests to block i, which was lost with its worker, then send the requests ``last``.
+        """Restore block i of rows, which was lost with its worker. Then send the requests ``last`` to block i.
 
-        The repeated requests give a new copy of the block the state of the lost one. Return the reply to the last
-        request.
+        This method sends earlier requests again, until a new copy of block i has the state that the lost block had.
+        Each item of ``last`` has the name of a method of :class:`RowBlock`, and then the method's arguments. Return the
+        reply to the final request, or :class:`Lost` if the new copy is lost too.
         """
         reply = None
         for request in (("begin_task", *self._task_arguments(i)), *self._history(), *last):
@@ -406,10 +408,10 @@ class RowOperator:
         return self._call_and_add("losses", s)
 
     def slope(self) -> Vector:
-        """Return the gradient of the mean loss with respect to the coefficients: K^T (w * dl/df), (k, m).
+        """Return the gradient of the mean loss with respect to the coefficients, (k, m): the product (w * dl/df) K.
 
-        K (n, m) are the kernel values between rows and inducing points, l is the loss, and f are the decision values.
-        The weights w of the rows have the sum 1.
+        dl/df (k, n) are the derivatives of the loss l with respect to the decision values f, for k outputs and n rows.
+        The weights w of the rows have the sum 1. K (n, m) are the kernel values between rows and inducing points.
         """
         return self._call_and_add("slope")
 
@@ -450,7 +452,8 @@ class RowOperator:
         """Return the decision values (k, n) of all rows for the coefficients alpha (k, m), in the dtype of gradients.
 
         alpha and the result are on the scale of the targets y that the user gave. Inside the solver, the numbers of
-        each output are divided by a power of 2 (``units``). This method divides alpha and multiplies the result by it.
+        each output are divided by a power of 2, ``units``. This method divides alpha by ``units``, and multiplies the
+        decision values by ``units``.
         """
         units = self.units[:, None]
         return np.concatenate(self._call("decision_values", alpha / units), axis=1) * units

@@ -204,9 +204,9 @@ BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
     ),
     "built-in with other text": (
         {"kernel": np.array(json.dumps({**kernels.make("rbf").record(), "expression": "exp(-2 * gamma * sqdist)"}))},
-        "dictionary must equal Kernel",
+        r"dictionary must equal the record\(\) of Kernel",
     ),
-    "more in the record": ({"kernel": record(spam=1)}, "dictionary must equal Kernel"),
+    "more in the record": ({"kernel": record(spam=1)}, r"dictionary must equal the record\(\) of Kernel"),
     "nan parameter": ({"kernel": record(params={"gamma": math.nan, "c": 1, "degree": 2})}, "gamma must be finite"),
     "parameter of text": ({"kernel": record(params={"gamma": "1", "c": 1, "degree": 2})}, "gamma must be a number"),
     "dtype": ({"dtype": np.array("float16")}, "dtype 'float16', expected float32 or float64"),

@@ -252,7 +252,7 @@ def test_what_cannot_have_them(tmp_path: Path) -> None:
     X, y = irises(3)
     for multi_class in ("crammer_singer", "ovr"):
         model = SVC(multi_class=multi_class, gap_tol=0.1).fit(X, y)
-        with pytest.raises(ValueError, match="a problem for each pair of classes, got one for each of 3 classes"):
+        with pytest.raises(ValueError, match="need multi_class='ovo', got a decision function for each of 3 classes"):
             decoder.calibrated(model, X, y)
     with pytest.raises(ValueError, match="got a model with no probabilities, expected"):
         SVC().fit(X, y).model_.predict_proba(X)
