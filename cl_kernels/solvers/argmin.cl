@@ -1,22 +1,20 @@
 // Find the smallest of the values that the work-items of a work-group pass, and the index of this value. If several
 // items pass the smallest value, the smallest of their indices is taken.
-// The macro DEFINE_ARGMIN(NAME, T, ...) defines two functions for values of the type T. The function names are
-// wide_argmin for T = wide and real_argmin for T = real. wide is a double or a pair of floats (common.cl), and real is
-// the type of kernel values.
+// The macro DEFINE_ARGMIN(NAME, T, ...) defines two functions for values of the type T. NAME is wide_argmin or
+// real_argmin, for the types wide (a double or a pair of floats, common.cl) and real (the type of kernel values):
 //   NAME(value, index, values, indices)
 //     Each work-item passes a value *value and its index *index. The function replaces both by the smallest value of
 //     the group and the index of the smallest value.
 //   NAME_2(value, index, other, other_index, values, indices)
-//     Each work-item passes two values, *value and *other. The smallest *value of the group and the smallest *other of
-//     the group are found separately.
-// ``values`` and ``indices`` are arrays in local memory. NAME needs arrays of ENTRIES_EACH entries, and NAME_2 arrays
-// of 2 * ENTRIES_EACH entries.
+//     Each work-item passes two values, *value and *other. The smallest *value and the smallest *other of the group are
+//     found separately.
+// ``values`` and ``indices`` are arrays in local memory. NAME needs ENTRIES_EACH entries in each of these two arrays,
+// and NAME_2 needs 2 * ENTRIES_EACH entries in each.
 // A group has WG work-items. If WG is at most RADIX = 16, every item finds the smallest of the WG values. If WG is
-// larger than RADIX, there are two stages, with a barrier between them:
-//   1. RADIX items each find the smallest of WG / RADIX values, and write this smallest value to ``values``.
+// larger, the group works in two stages, with a barrier between the stages:
+//   1. RADIX items each find the smallest of WG / RADIX values, and write it to ``values``.
 //   2. Every item finds the smallest of the RADIX values that stage 1 wrote.
-// No barrier is needed after stage 2. The next call first writes the values of all work-items to entries of ``values``
-// and ``indices`` that stage 2 does not read.
+// Stage 2 needs no barrier at its end. The next call first writes only entries that stage 2 does not read.
 #define RADIX 16
 #if WG > RADIX
 #define LEAVES RADIX

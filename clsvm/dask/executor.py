@@ -52,7 +52,7 @@ class Chunks:
         self.X, self.y, self.weights = ([column[i] for i in some] for column in (self.X, self.y, self.weights))
 
     def map(self, call: Callable[..., Any], *columns: list[Any]) -> list[Any]:
-        """Call the function ``call`` once for each chunk of rows, on any worker. Return the results, chunk by chunk.
+        """Call the function ``call`` once for each chunk of rows, on any worker. Return a list of the results.
 
         ``columns`` has a list for each argument of the function. Item i of each list is the argument for chunk i.
         """

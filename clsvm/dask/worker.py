@@ -85,8 +85,10 @@ class Numbers:
     def summary(y: Any, weights: Any) -> Summary:
         """Return the weighted mean, the smallest and the largest target of a chunk, and the sum of the weights.
 
-        y: the targets of the chunk's rows, (n,) or (n, k). Raises ValueError if a target is not a finite number.
+        y: the targets of the chunk's rows, (n,), or (n, k) for k outputs.
         weights: the sample weights of the rows, (n,); or one weight for all rows; or None.
+
+        Raises ValueError if a target is not a finite number.
         """
         y = checks.check_size(np.asarray(_check_y(y, multi_output=True, y_numeric=True), np.float64))
         w, columns = checks.read_weights(weights, y), y.reshape(len(y), -1)

@@ -287,11 +287,11 @@ class NuSVC(_Classifier):
         return nu_svc(signs, float(self.nu), bounds)
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Scale coefficients and offsets so that the decision values on the margin's bounds are 1 and -1. Return both.
+        """Return coefficients and offsets (problems,), scaled to the decision values 1 and -1 on the margin's bounds.
 
-        b (problems, n) has the coefficients before scaling. The decision value of x is sum_i b_i K(x_i, x) - offset.
-        ``rho`` (problems, 2) has the values of sum_i b_i K(x_i, x) on the positive and negative bound of the margin.
-        r = (rho[:, 0] - rho[:, 1]) / 2 is half their distance. b and the offsets are divided by r if r is positive."""
+        A decision value is sum_i b_i K(x_i, x) - offset. b (problems, n) has the coefficients before scaling. ``rho``
+        (problems, 2) has the values of the sum on the positive and negative bound of the margin. The mean of both values
+        is the offset before scaling. b and offset are divided by r = (rho[:, 0] - rho[:, 1]) / 2 if r is positive."""
         r = self._margins(rho)
         r = np.where(r > 0, r, 1.0)
         return b / r[:, None], (rho[:, 0] + rho[:, 1]) / 2 / r
@@ -319,8 +319,8 @@ def _pair_groups(class_pairs: Sequence[Pair], counts: checks.Indices, whole: boo
 
     ``class_pairs`` has the positive and negative class of each problem; None as negative class means all other classes.
     ``counts`` (k,) has the number of rows of each class. All groups but the last have about the same number of
-    coefficients. This number is COEFFICIENTS, or the number of coefficients of MIN_PROBLEMS average problems if that is
-    larger. If ``whole`` is true, all problems are in one group."""
+    coefficients. This number is the larger of COEFFICIENTS and the number of coefficients of MIN_PROBLEMS average
+    problems. A problem has a coefficient for each of its rows. If ``whole`` is true, all problems are in one group."""
     rows = np.array([counts.sum() if j is None else counts[i] + counts[j] for i, j in class_pairs])
     size = max(COEFFICIENTS, MIN_PROBLEMS * int(rows.mean()))
     group = np.zeros(len(class_pairs), np.intp) if whole else (np.cumsum(rows) - rows) // size
@@ -431,7 +431,7 @@ class NuSVR(_Regressor):
 
     The parameter nu replaces epsilon, which the fit determines. NuSVR solves a dual problem with two coefficients for
     each row, and SVR one with a single coefficient. So the kernel matrix of NuSVR has 2 n rows and columns for n rows
-    of X, and takes four times the memory. The attributes are those of :class:`SVR`.
+    of X, and takes four times the memory of SVR's. The attributes are those of :class:`SVR`.
 
     References
     ----------

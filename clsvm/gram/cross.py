@@ -54,9 +54,9 @@ MIN_TILE_ROWS = 4096  # on a GPU, the block of K that is computed at a time usua
 # Constants of the class OnePass, which computes products with a kernel matrix and its transpose in one pass on CPUs:
 EACH = 4  # one kernel launch has at most EACH work-items for each compute unit of the CPU
 CACHE = 2 << 20  # a work-item keeps at most about this many bytes of kernel values, so that a core's cache holds them
-# For each column of K, the scratch memory of a work-item holds MIN_SUB to MAX_SUB OpenCL vectors of kernel values.
+# A work-item's scratch memory holds MIN_SUB to MAX_SUB OpenCL vectors of values for each column of the kernel matrix.
 MIN_SUB, MAX_SUB = 2, 8
-SEVERAL = 4  # for fewer than 4 outputs, scratch memory holds at most MAX_SUB / 2 OpenCL vectors for each column of K
+SEVERAL = 4  # with fewer than 4 outputs, scratch memory holds at most MAX_SUB / 2 vectors for each kernel matrix column
 
 
 def usual_tile_bytes(stream: Stream, row: int) -> int:
@@ -595,6 +595,6 @@ class Cross:
                     one(rows, sums)
 
     def describe(self) -> str:
-        """Return a text with the storage format of the rows X, and the attributes ``way`` and ``reason``. The reason
-        says whether K is stored on the device, or computed again in each product over all rows X."""
+        """Return a text with the storage format of the rows X and the attributes ``way`` and ``reason``. They say where
+        X and K are stored, and whether K is computed again in each product over all rows X."""
         return f"{self._plan.kind}, {self.way}; {self.reason}"

@@ -191,8 +191,8 @@ class Kernel:
             return tuple(argument.value(self.params) for argument in self.spec.arguments)
 
     def scalars(self, dtype: str) -> tuple[np.generic, ...]:
-        """Return the attribute ``numbers``, which OpenCL kernels get as arguments to compute K, as NumPy scalars.
-        Whole numbers, such as an exponent, have the type int32. All other numbers have the type ``dtype``."""
+        """Return the numbers that OpenCL kernels get as arguments to compute K, such as -gamma, as NumPy scalars.
+        The values of integer parameters, such as a degree, are int32. All other numbers have the type ``dtype``."""
         types = (np.int32 if argument.type == "int" else np.dtype(dtype).type for argument in self.spec.arguments)
         return tuple(made(value) for made, value in zip(types, self.numbers, strict=True))
 
@@ -364,7 +364,7 @@ class Kernel:
         Each of these inputs has ``terms`` summands. Let m = 1 + 0.75 * sqrt(terms). The expected error of <a,b> is
         m * ``eps`` * |a| |b| + ``floor``. The expected error of S is max(4, m) * ``eps`` * ``size`` + ``floor``. The
         number ``floor`` is an error from underflow.
-        K is computed on a grid of possible inputs. At each grid point, one input after another is changed by its
+        K is computed on a grid of possible inputs. At each grid point, one input at a time is changed by its
         expected error, and c is the sum of the absolute changes of K. The estimate at the point is the larger of
         c / ``eps`` and min(2, m) * |K|, where the second number is for the rounding of K itself. r is the largest
         estimate of all grid points. If K is finite at no grid point, r is inf."""
@@ -489,8 +489,8 @@ class Kernel:
         return self._made(f"({self.spec.text}) ** {int(exponent)}", self._parameters())
 
     def _composed(self, operator: str, other: Any, number: str) -> Kernel:
-        """Return the kernel ``self operator other``. ``other`` is a kernel or a number. If ``other`` is a number, it
-        becomes the value of a new parameter. The string ``number`` is the name of the parameter."""
+        """Return the kernel ``self operator other``, where ``operator`` is "+" or "*". If ``other`` is a number, it
+        becomes the value of a new parameter. The argument ``number`` is the parameter's name, such as "scale"."""
         if isinstance(other, Real) and not isinstance(other, bool):  # type: ignore[unreachable]
             if operator == "+" and other == 0:
                 return self  # Python's sum() of kernels begins with 0 + the first kernel

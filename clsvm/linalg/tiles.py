@@ -178,7 +178,7 @@ class DeviceTiles:
             self.stream.write_rows(self.C, _rows_of(tile), self.shape.ld)
 
     def load_m(self, tile: Matrix) -> None:
-        """Copy ``tile`` from the host to the device's tile M, which keeps its order: row-major or column-major."""
+        """Copy ``tile`` from the host to the device's tile M. M is column-major if ``tile`` is, and else row-major."""
         transposed = _in_columns(tile)
         self.stream.write_rows(self.M, _rows_of(tile.T if transposed else tile), self.shape.ld)
         self._of_M = View(self.M, 1, self.shape.ld) if transposed else View(self.M, self.shape.ld, 1)
@@ -356,6 +356,9 @@ class DeviceTiles:
 
         The buffer is kept under the key (name, number, length of the array). A later call with the same key returns the
         same buffer, and does not compare the arrays. So all arrays of one key must be equal.
+
+        name: says what the array holds, such as "count".
+        number: the number from which the entries of the array are computed.
         """
         key = name, number, len(array)
         if key not in self._uploads:

@@ -40,7 +40,7 @@ FOLDS = 5
 MIN_PROBABILITY = 1e-7  # probabilities of pairs are clipped to MIN_PROBABILITY ... 1 - MIN_PROBABILITY, as in LIBSVM
 _MARKS = 10  # number of marks, the decision values at which the probability of a one-class model changes in a step
 _CELLS = 1 << 22  # rows are processed in batches of such a size that no temporary array has more numbers than this
-COUPLING_NUMBERS = 8  # for k classes, ``coupled()`` allocates COUPLING_NUMBERS * k * k numbers for each row
+COUPLING_NUMBERS = 8  # for k class probabilities, coupled() allocates COUPLING_NUMBERS * k * k numbers for each row
 
 
 @dataclass(frozen=True)
@@ -567,9 +567,9 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> di
 def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> Iterator[tuple[Any, Any, Rows]]:
     """Yield (estimator, rows, indices) for each fold of a cross-validation. The other folds are the training rows.
 
-    ``estimator`` is fitted to the training rows. ``rows`` are the fold's rows of X, and ``indices`` their row indices
-    in X. If X is a kernel matrix, ``rows`` has only the columns of the training rows. If all training rows have one
-    class, nothing is fitted. ``estimator`` is then an array (1,) with the label, and ``rows`` is None."""
+    ``estimator`` is a copy, fitted to the training rows. ``rows`` are the fold's rows of X, and ``indices`` their row
+    indices in X. If X is a kernel matrix, ``rows`` has only the columns of the training rows. If all training rows have
+    one class, nothing is fitted. ``estimator`` is then an array (1,) with the label, and ``rows`` is None."""
     from sklearn.base import clone, is_classifier
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.utils.metaestimators import _safe_split

@@ -29,7 +29,7 @@ from clsvm.opencl.stream import Stream
 Vector = NDArray[np.float64]
 # For each output, the largest |target - offset| counts as at least MIN_DEVIATION * the largest |target| or |offset|.
 MIN_DEVIATION = 1e3 * float(np.finfo(np.float64).eps)
-MAX_BLOCKS, MIN_ROWS = 16, 1024  # rows on a list of devices: at most MAX_BLOCKS blocks of at least MIN_ROWS rows
+MAX_BLOCKS, MIN_ROWS = 16, 1024  # fits on a list of devices divide the rows into at most 16 blocks of 1024 rows or more
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Task:
         return np.asarray(self.weights.sum(axis=-1, keepdims=True))
 
     def subset(self, rows: slice) -> Task:
-        """Return a copy of this task that has the targets and weights of only the given ``rows``."""
+        """Return a copy of this objective (loss, penalty) with the targets and weights of only the given ``rows``."""
         return replace(self, y=self.y[:, rows], weights=self.weights[..., rows])
 
 
@@ -116,10 +116,10 @@ class Curvature(NamedTuple):
     sampled
         mean(D) of each sampled row.
     least
-        for each output, (k,), the smallest D / mean(D) among the sampled rows, or 1 if that is smaller. For the softmax
-        loss, one number (1,): the smallest w min(p) / mean(D) among the sampled rows, or 1 if that is smaller. Here
-        min(p) is the smallest class probability of the row. If the preconditioner is made from inducing points that are
-        not training rows, ``sampled`` is empty and ``least`` is 0.
+        for each output, (k,), the minimum of 1 and of D / mean(D) over the sampled rows. For the softmax loss, one
+        number (1,): the minimum of 1 and of w min(p) / mean(D) over the sampled rows. Here min(p) is the smallest
+        class probability of the row. If the preconditioner is made from inducing points that are not training rows,
+        ``sampled`` is empty and ``least`` is 0.
     """
 
     total: float
@@ -328,7 +328,7 @@ class RowOperator:
         return replayed(replies, lambda i: self._restore(i, (name, *given)))
 
     def _restore(self, i: int, *last: tuple[Any, ...]) -> Any:
-        """Restore block i of rows, which was lost with its worker. Then send the requests ``last`` to block i.
+        """Restore the :class:`RowBlock` i, which was lost with its worker. Then send the requests ``last`` to block i.
 
         This method sends earlier requests again, until a new copy of block i has the state that the lost block had.
         Each item of ``last`` has the name of a method of :class:`RowBlock`, and then the method's arguments. Return the
