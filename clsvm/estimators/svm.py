@@ -290,8 +290,8 @@ class NuSVC(_Classifier):
         """Return coefficients and offsets (problems,), scaled to the decision values 1 and -1 on the margin's bounds.
 
         A decision value is sum_i b_i K(x_i, x) - offset. b (problems, n) has the coefficients before scaling. ``rho``
-        (problems, 2) has the values of the sum on the positive and negative bound of the margin. The mean of both values
-        is the offset before scaling. b and offset are divided by r = (rho[:, 0] - rho[:, 1]) / 2 if r is positive."""
+        (problems, 2) has the values of the sum on the positive and negative bound of the margin. The offset before
+        scaling is the mean of both. b and offset are divided by r = (rho[:, 0] - rho[:, 1]) / 2 if r is positive."""
         r = self._margins(rho)
         r = np.where(r > 0, r, 1.0)
         return b / r[:, None], (rho[:, 0] + rho[:, 1]) / 2 / r
