@@ -62,11 +62,12 @@ def _ulimits(root: Path) -> Iterator[tuple[int, str]]:
 
 
 def _cgroups(root: Path) -> Iterator[tuple[int, str]]:
-    """Yield the free bytes and name of each limit of the process's memory cgroup and the cgroups above it.
+    """Yield the free bytes and name of each memory limit of the process's cgroup and the cgroups above it.
 
-    Cgroups of versions 1 and 2 are read in the folders where systems mount them. In a container, the path of the
-    process's cgroup can be a path on the host, which the container cannot read. The function then reads only the
-    mounted folder.
+    ``root`` is the folder that contains the folders proc and sys. Limits of cgroups, versions 1 and 2, are files below
+    the mount folder, root/sys/fs/cgroup. The file root/proc/self/cgroup names the subfolder of the process's cgroup. In
+    a container, this subfolder may exist only on the host. If the subfolder does not exist, only the limits in the
+    mount folder itself are read.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -95,7 +96,11 @@ def _read(path: Path) -> str:
 
 
 def _number(path: Path) -> int | None:
-    """Return the number that a file holds; None if the file is missing or states no limit."""
+    """Return the whole number that a file contains, such as the memory limit of a cgroup in bytes.
+
+    Return None if the file is missing, or if it says that there is no limit. It says so by a word such as "max", or by
+    a number of at least 2^60.
+    """
     text = _read(path).strip()
     return int(text) if text.isdecimal() and int(text) < _UNLIMITED else None
 
@@ -125,9 +130,12 @@ def explained(what: str = "") -> Iterator[None]:
 
 
 def out_of_memory(error: Exception, what: str = "") -> HostMemoryError:
-    """Return a HostMemoryError that names the request, the nearest limit and a remedy.
+    """Return a HostMemoryError that explains why an allocation of host memory failed.
 
-    error: the original error. what: the work that failed, or "".
+    Its message has the text of the original error, the memory limit that leaves the fewest bytes, and a remedy.
+
+    error: the original error, which the failed allocation raised.
+    what: the work that needed the memory, such as "reading FILE", or "" to leave it out.
     """
     request = str(error) or "the system refused a request for memory, whose size it does not tell"
     with contextlib.suppress(OSError, MemoryError):

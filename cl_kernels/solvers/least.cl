@@ -81,11 +81,14 @@ inline wide wide_of_key(const Key one) { return (wide)(unordered(one.high), unor
 #define BOTH_HALVES 0
 #endif
 
-// Replace each item's keys[0] by the smallest keys[0] of all items of a sub-group. If ``count`` is 2, do the same with
-// keys[1].
-// A key is a value with its index. It has three integers: the value's high half, its low half, and the index. Keys
-// compare in this order, so that of equal values the one with the smallest index wins. If the flag ``halves`` is 0,
-// values have no low half.
+// Find the smallest key of a sub-group. Each work-item passes a key, keys[0]. The function replaces keys[0] of every
+// item by the smallest keys[0] of all items of the sub-group.
+// If ``count`` is 2, each item passes a second key, keys[1], and the smallest keys[1] is found in the same way.
+// A key stands for a number and the index of this number. It has three unsigned integers: ``high``, ``low`` and
+// ``index``. The number is mapped to ``high`` and ``low`` in such a way that smaller numbers have smaller keys.
+// Keys are compared by ``high``. If ``high`` is equal, they are compared by ``low``, and if ``low`` is equal too, by
+// ``index``. So the smallest index wins among equal numbers.
+// ``halves`` is 1 if numbers have 64 bits. It is 0 if numbers have 32 bits. Then ``low`` is 0 in all keys.
 // Each step is done for both keys before the next step, so that one reduction proceeds while the other waits.
 INLINED void least_keys(const int count, Key *keys, const int halves) {
   Key least[2];
@@ -98,12 +101,16 @@ INLINED void least_keys(const int count, Key *keys, const int halves) {
   for (int s = 0; s < count; ++s) keys[s] = least[s];
 }
 
-// Replace each item's keys[0] by the smallest keys[0] of all items of a work-group. If ``count`` is 2, do the same with
-// keys[1].
-// A key is a value with its index. It has three integers: the value's high half, its low half, and the index. Keys
-// compare in this order, so that of equal values the one with the smallest index wins. If the flag ``halves`` is 0,
-// values have no low half.
-// ``parts`` in local memory receives the smallest key of each sub-group, first for keys[0] and then for keys[1].
+// Find the smallest key of a work-group. Each work-item passes a key, keys[0]. The function replaces keys[0] of every
+// item by the smallest keys[0] of all items of the work-group.
+// If ``count`` is 2, each item passes a second key, keys[1], and the smallest keys[1] is found in the same way.
+// A key stands for a number and the index of this number. It has three unsigned integers: ``high``, ``low`` and
+// ``index``. The number is mapped to ``high`` and ``low`` in such a way that smaller numbers have smaller keys.
+// Keys are compared by ``high``. If ``high`` is equal, they are compared by ``low``, and if ``low`` is equal too, by
+// ``index``. So the smallest index wins among equal numbers.
+// ``halves`` is 1 if numbers have 64 bits. It is 0 if numbers have 32 bits. Then ``low`` is 0 in all keys.
+// ``parts`` is local memory for intermediate results, the smallest keys of each sub-group. The array begins with the
+// smallest keys[0] of all sub-groups. If ``count`` is 2, their smallest keys[1] follow. A key takes three integers.
 INLINED void least_of_all(const int count, Key *keys, const int halves, local uint *parts) {
   least_keys(count, keys, halves);
   for (int s = 0; s < count; ++s) {

@@ -76,7 +76,8 @@ class PreparedFit:
         plan = plan or planned(stream.profile, X, kernel, options)
         if isinstance(X, DeviceRows):
             stream.reserve(X.nbytes)  # X is in a buffer of another stream, but counts in this stream's memory limit
-        elif plan and X.shape[0] > host.MOST:  # fewer rows are not copied here: the host may solve their problem
+        elif plan and X.shape[0] > host.MOST:
+            # X with at most host.MOST rows is not copied for later use: the host may solve a problem of this size.
             X = on_device(stream, X, plan)
         self.gram, self._scales = products(stream, X, kernel, options, dtype, plan)
         exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_precomputed(X)
@@ -253,10 +254,11 @@ def products(
 
 
 def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
-    """Return a copy of X (n, d) on the device, or X itself if a copy saves no time or does not fit.
+    """Return a copy of X (n, d) on the device, or X itself if a copy saves no time or does not fit in device memory.
 
-    Float64 checks and later subproblems use the rows of X again. Without a copy, the rows are sent to the device for
-    each use. A copy is made only for rows in dense storage, on a device with its own memory and with double precision.
+    The rows of X are used again when a solution is checked in float64, and when later dual problems over some of the
+    rows are solved. Without a copy, the host sends the rows to the device for each use. A copy is made only if ``plan``
+    stores the rows as a dense matrix, and if the device has its own memory and double precision.
     """
     if plan.kind != DENSE.name or stream.unified or stream.profile.wide == "pair":
         return X

@@ -54,17 +54,22 @@ class Worker:
         self.add_seconds({part: perf_counter() - since})
 
     def add_seconds(self, seconds: Mapping[str, float], times: int = 1) -> None:
-        """Add seconds[part] / times to the seconds of each ``part`` of the work.
+        """Add the seconds that each part of the work took to the attribute ``seconds`` of this object.
 
-        seconds: the seconds that each part took, by the part's name.
+        seconds: the seconds to add, by the name of the part. For example, "layout" is copying the rows to the device.
+        times: number by which the seconds are divided before they are added.
         """
         for part, spent in seconds.items():
             self.seconds[part] = self.seconds.get(part, 0.0) + spent / times
 
     def add(self, others: Sequence[Worker]) -> None:
-        """Include the work of other devices, which ran at the same time.
+        """Add the work of several devices, which ran at the same time, to the counts of this object.
 
-        For each part of the work, the mean of the devices' seconds is added. ``peak`` becomes the largest peak of all.
+        For each part of the work, the mean of the devices' seconds is added to the attribute ``seconds``. A part is,
+        for example, "layout": copying the rows to the device. The attribute ``peak`` becomes the largest number of
+        bytes that any of the devices had allocated at a time, if this number is larger than ``peak``.
+
+        others: one Worker for each device.
         """
         for one in others:
             self.plan = self.plan or one.plan

@@ -1,1 +1,5 @@
-"""Compute products with kernel matrices, by layouts of rows, generated OpenCL programs and a cache of kernel rows."""
+"""Compute products with kernel matrices on OpenCL devices.
+
+The modules of this package store training rows on a device, generate OpenCL programs for kernel functions, and cache
+rows of the kernel matrix.
+"""

@@ -178,10 +178,15 @@ RUN = 128  # number of terms summed in the dtype of K, before the sum is added t
 def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0, sub: int = 4) -> Variant | None:
     """Return the program that computes K' H K B in one pass over the rows of K, for a matrix B of k columns.
 
-    K' is the transpose of K. H multiplies each row of K B by a k x k matrix that belongs to the row. A work-item takes
-    BLOCK = 32 lane groups, each of V rows of X. Its scratch memory holds the values of K for ``sub`` lane groups at a
-    time. BLOCK must be a multiple of ``sub``. Return None if the layout ``kind`` has no such program for the device
-    profile.
+    K is the kernel matrix between rows X, of ``d`` features each, and some other rows U. K' is the transpose of K. H
+    multiplies each row of K B by a k x k matrix that belongs to the row.
+
+    The device stores the rows X in groups of V rows, with interleaved values. A work-item processes BLOCK = 32 groups,
+    one after another. It holds the kernel values of ``sub`` groups at a time in scratch memory. BLOCK must be a
+    multiple of ``sub``.
+
+    ``kind`` is the layout, the storage format of X on the device. Return None if there is no program for this layout
+    and this kind of device.
     """
     layout = layouts.LAYOUTS[kind]
     made = layout.forward_back(spec, profile, dtype, d)
@@ -194,9 +199,9 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
 
 
 ROWS_EACH, FORTH, LINE = (
-    4,  # ROWS_EACH: number of rows u for which a CPU's work-item or GPU's work-group sums K(x, u) over x, with weights
-    4,  # FORTH: a CPU's work-item sums weight * K(x, u) over u for FORTH * V rows x. An OpenCL vector holds V sums.
-    16,  # LINE: number of rows x for which a GPU's work-group sums K(x, u) over u, with weights
+    4,  # ROWS_EACH: a CPU's work-item or GPU's work-group sums weight[x] * K(x, u) over x for ROWS_EACH rows u
+    4,  # FORTH: a CPU's work-item sums weight[u] * K(x, u) over u for FORTH * V rows x. An OpenCL vector holds V sums.
+    16,  # LINE: a GPU's work-group sums weight[u] * K(x, u) over u for LINE rows x
 )
 
 
@@ -274,9 +279,12 @@ class Units:
     unroll: str = "#pragma unroll"
 
     def items(self, lanes: int) -> int:
-        """Return the number of work-items in a work-group.
+        """Return the number of work-items in a work-group that computes a block of the kernel matrix K(X, U).
 
-        ``lanes`` is V, the number of rows of X in a lane group. A block of right-hand rows has V rows too.
+        ``lanes`` is a number V that the device determines: V rows are stored together, with interleaved values. A
+        work-group computes the kernel values between ``self.groups`` * V rows of X and ``self.blocks`` * V rows of U. A
+        warp is the work-items that run one instruction together. Each warp of the work-group computes the kernel values
+        between ``self.rows`` of these rows of X and ``self.vectors`` of these rows of U.
         """
         return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
 
@@ -335,8 +343,8 @@ class Units:
     def norms_range(self, rows: int) -> tuple[tuple[int], tuple[int]]:
         """Return the global and local size of a launch of the program that :meth:`norms` returns.
 
-        ``rows`` is the number of rows, a multiple of V. V is the number of rows whose values are interleaved (a lane
-        group).
+        The program computes the squared norms of rows. The device stores rows in groups of V rows, and interleaves the
+        values of the rows of a group. ``rows`` is the number of rows, a multiple of V.
         """
         return (rows // self.fragment * self.warp,), (self.warp,)
 

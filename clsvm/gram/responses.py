@@ -59,16 +59,17 @@ FIXED = 4096  # bytes of a SmallBatchPredictor besides its rows, norms, sums and
 def whole_tiles(rows: int) -> int:
     """Round ``rows`` down to a multiple of _TILE = 64, but return at least 64.
 
-    Sums over blocks of rows whose sizes are multiples of 64 have the same bits for every memory budget.
+    Kernel values are summed over one block of rows after another, and the memory budget limits the size of a block. If
+    block sizes are multiples of 64, the sums have the same bits for every memory budget.
     """
     return max(1, rows // _TILE) * _TILE
 
 
 class Piece(NamedTuple):
-    """Describe a piece: consecutive support vectors of one group that one panel holds.
+    """Describe a piece: consecutive support vectors of one group that are stored in one panel.
 
-    A group is a range of support vectors, and K is summed over each group separately. A panel is a device buffer of
-    support vectors.
+    A panel is a device buffer of support vectors. A group is a range of the support vectors of a model. Weighted kernel
+    values are summed over each group separately.
 
     Attributes
     ----------
@@ -90,11 +91,14 @@ class Piece(NamedTuple):
         return int(self.which.stop - self.which.start)
 
     def numbers(self, begin: int = 0, first: int = 0) -> NDArray[np.int32]:
-        """Return three numbers that describe the piece to OpenCL kernels: its size, its position and its group.
+        """Return three numbers that describe the piece to OpenCL kernels.
 
-        A piece is a range of support vectors of one group. K is summed over each group separately. The size is the
-        number of support vectors. The position in the device buffer is counted from ``begin``, and the index of the
-        group from ``first``.
+        A piece is a range of consecutive support vectors in a device buffer. All of them are in one group, over which
+        weighted kernel values are summed. The three numbers are:
+
+        - the number of support vectors of the piece
+        - the position of its first support vector in the device buffer, minus ``begin``
+        - the index of its group, minus ``first``
         """
         return np.array([self.size, self.at - begin, self.group - first], np.int32)
 
@@ -102,8 +106,8 @@ class Piece(NamedTuple):
 def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
     """Divide groups of support vectors into pieces, and distribute the pieces to device buffers of equal size.
 
-    A group is a range of support vectors, and K is summed over each group separately. A piece is the part of a group in
-    one buffer. Each piece begins at a multiple of _BEGIN rows in its buffer, because OpenCL's sub-buffers must be
+    A group is a range of support vectors, over which weighted kernel values are summed. A piece is the part of a group
+    in one buffer. Each piece begins at a multiple of _BEGIN rows in its buffer, because OpenCL's sub-buffers must be
     aligned. ``ends`` holds for each group the index after its last support vector. The capacity of a buffer is at most
     max(most, 64) support vectors. Return this capacity, and for each buffer the list of its pieces.
     """
@@ -153,8 +157,8 @@ def _weights(pieces: Sequence[Piece], coefficients: Vector, begin: int, capacity
 class LoadedPanel(NamedTuple):
     """Hold support vectors that were copied into one panel, a device buffer.
 
-    The support vectors are in groups, and K is summed over each group separately. A piece is the part of a group in
-    this panel.
+    The support vectors are in groups, and weighted kernel values are summed over each group separately. A piece is the
+    part of a group in this panel.
 
     Attributes
     ----------
@@ -215,8 +219,8 @@ class Support:
     stay on the device if the argument ``keep`` is true and they take at most a quarter of the free memory. Otherwise
     every call copies the support vectors into one panel, a part at a time. The sums are the same in both cases.
 
-    The support vectors are in one or more groups, and K is summed over each group separately. A piece is the part of a
-    group that is in one panel.
+    The support vectors are in one or more groups, and weighted kernel values are summed over each group separately. A
+    piece is the part of a group that is in one panel.
 
     Attributes
     ----------
@@ -328,10 +332,16 @@ class Support:
         return out
 
     def _small_batch(self, stream: Stream, X: Data, problems: int) -> SmallBatchPredictor | None:
-        """Return this thread's :class:`SmallBatchPredictor` for ``problems`` problems, or None if X cannot use one.
+        """Return this thread's :class:`SmallBatchPredictor`, or None if it cannot predict the rows X.
 
-        X must have at most MAX_BATCH rows, and use the layout "dense". The support vectors must stay on the device. The
-        device must support float64 and not be simulated. The predictor must take at most SHARE of the memory budget.
+        A SmallBatchPredictor keeps buffers and programs for predictions of few rows. ``problems`` is the number of dual
+        problems of the model. The result is None unless all of these conditions hold:
+
+        - X has at most MAX_BATCH = 64 rows
+        - the device would store X as a dense matrix
+        - the support vectors stay on the device between calls
+        - the device has double precision, and is not simulated by Oclgrind
+        - the buffers of the predictor take at most SHARE = 1 / 128 of the memory limit
         """
         (n, d), groups, vectors = X.shape, len(self._ends), len(self._resident) * self._capacity
         if not self._resident or n > MAX_BATCH or stream.profile.wide != "double" or stream.simulated:
@@ -354,8 +364,8 @@ class Support:
     def vectors_of(self, among: slice, coefficients: Vector) -> tuple[Data, Vector, Sequence[int]]:
         """Return the support vectors S of some groups, their coefficients, and the end of each group.
 
-        The slice ``among`` selects the groups. A group is a range of support vectors, and K is summed over each group
-        separately. The end of a group is the index in S after its last support vector.
+        The slice ``among`` selects the groups. A group is a range of support vectors, over which weighted kernel values
+        are summed. The end of a group is the index in S after its last support vector.
         """
         groups = self.among(among)
         cuts = (0, *self._ends)[groups.start : groups.stop + 1]
@@ -363,11 +373,17 @@ class Support:
         return self.vectors[some], coefficients[:, some], [end - cuts[0] for end in cuts[1:]]
 
     def _sums(self, stream: Stream, gram: Gram, coefficients: Vector, groups: range) -> Vector:
-        """Return the sums of K over each selected group of support vectors, weighted by ``coefficients``.
+        """Return weighted sums of kernel values over selected groups of support vectors, for the rows of ``gram``.
 
-        A group is a range of support vectors. ``groups`` has the indices of the selected groups.
-        ``coefficients`` has a row for each dual problem. The result (groups * problems, n_pad) has a column for each
-        row of ``gram``, in the order in which the device stores the rows. Padding rows have columns too.
+        A group is a range of support vectors. ``groups`` has the indices of the selected groups. ``coefficients`` has a
+        row for each dual problem, and a column for each support vector of the model. For a group, a dual problem and a
+        row x of ``gram``, the result has the
+
+            sum of (coefficient of s in the problem) * K(s, x) over the support vectors s of the group.
+
+        The result has the shape (groups * problems, n_pad). Its first rows are for all problems of the first selected
+        group. Its columns are for the rows x, in the order in which the device stores them. The device adds rows of
+        padding, and n_pad is the number of rows with padding.
         """
         problems, n_pad = len(coefficients), gram.rows.n_pad
         n = -(-n_pad // _TILE) * _TILE  # rounded up, so that the sub-buffer of each group's sums is aligned
@@ -417,7 +433,8 @@ class SmallBatchPredictor:
         self._weights_of = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
         self._written: Vector | None = None  # the coefficients that were last copied to the device
         self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by the number of lane groups (V rows each)
-        # Programs are built before stream.lock is taken: os.fork takes the lock for builds first, then stream.lock.
+        # A thread that forks first acquires the lock for builds of OpenCL programs, and then stream.lock.
+        # To avoid a deadlock, programs are built by self._prepare, before this thread acquires stream.lock.
         self._prepare(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)
         self._predict(stream, np.zeros((1, d)), np.zeros((problems, m)))
@@ -452,9 +469,10 @@ class SmallBatchPredictor:
         return found[1:, :n]
 
     def _prepare(self, groups: int) -> None:
-        """Prepare the launches that predict ``groups`` lane groups, each of V rows.
+        """Prepare the launches of OpenCL kernels that compute decision values of ``groups`` * V rows.
 
-        The launches store the rows with interleaved values, compute their norms, and sum K over the support vectors.
+        The device stores rows in groups of V, and interleaves the values of the V rows of a group. The launches store
+        the rows in this way, compute the norms of the rows, and sum weighted kernel values over the support vectors.
         """
         if groups in self._launches:
             return

@@ -59,7 +59,11 @@ class Parameter:
     integer: bool = False
 
     def check(self, value: Any) -> float | int:
-        """Return ``value`` as a Python number. Raises TypeError for a wrong type, ValueError outside the limits."""
+        """Return ``value`` as a Python number.
+
+        Raises TypeError if ``value`` has a wrong type. Raises ValueError if ``value`` is not finite, or is outside the
+        limits of this parameter.
+        """
         if isinstance(value, bool | np.bool_) or not isinstance(value, Integral if self.integer else Real):
             raise TypeError(f"{self.name} must be {'an integer' if self.integer else 'a number'}, got {value!r}")
         try:
@@ -144,7 +148,11 @@ class Spec:
 
     @property
     def formula(self) -> str:
-        """Return the text of the expression f, followed by the text of e if K(x, y) = f(sum_j e(x_j, y_j))."""
+        """Return the formula of the kernel function K(x, y) as text.
+
+        If K(x, y) is an expression in inner products such as <x, y>, the formula is this expression. If K(x, y) = f(s)
+        with s = sum_j e(x_j, y_j), the formula has the expression f first, and then the expression e.
+        """
         sums = f", s = sum {self.element.text}" if self.element else ""
         return self.expression.text + sums
 
@@ -156,9 +164,10 @@ class Spec:
     def arguments(self) -> tuple[Argument, ...]:
         """Return the numbers that OpenCL kernels get as arguments to compute the kernel function.
 
-        Each number is the value of a subtree that contains parameters and no variable, such as -gamma in exp(-gamma *
-        sqdist). The numbers of the expression f are named f0, f1, ... If K(x, y) = f(sum_j e(x_j, y_j)), there are also
-        numbers e0, e1, ... of the expression e.
+        A kernel function K(x, y) is an expression f in inner products of x and y, or f(sum_j e(x_j, y_j)) with a second
+        expression e. Each argument is the value of a part of an expression. The part contains parameters, but no
+        variable that depends on x or y. An example is -gamma in exp(-gamma * sqdist), with sqdist = |x - y|^2. The
+        arguments that belong to f are named f0, f1, ... The arguments that belong to e are named e0, e1, ...
         """
         return tuple(
             Argument("int" if node.name in e.integers else "real", f"{prefix}{i}", node.evaluate)
@@ -230,7 +239,7 @@ def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
     return Spec("", made, parsed[0].text, parsed[1].text if element else "")
 
 
-# An oracle computes a built-in kernel function in NumPy. It is written independently of the function's expressions.
+# An oracle is a NumPy function that computes a built-in kernel function. It shares no code with the OpenCL kernels.
 
 _FEW, _LONG = 1024, 8  # for X of at most _FEW rows and at least _LONG columns, distances(X, X) computes half a matrix
 

@@ -307,7 +307,7 @@ def _kernel(file: _Checks) -> Kernel:
         return Kernel.from_record(json.loads(text))
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
         words = f"the kernel {text[:200]!r} ({str(error)[:300]})"
-        raise ValueError(f"{file.path}: got {words}, expected the record of a kernel function") from None
+        raise ValueError(f"{file.path}: got {words}, expected a JSON description of a kernel function") from None
 
 
 def _vectors(file: _Checks) -> Any:

@@ -1,6 +1,7 @@
 """Solve many small problems at a time, each with all of its kernel matrix on the device.
 
-Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sums of b fixed or free, for each subproblem
+Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  for each subproblem. An equality constraint may
+          fix the sum of b. In nu-SVC and nu-SVR it fixes two sums: over rows with hi > 0, and over rows with lo < 0.
 Given:    products with the kernel matrix K over all rows of the data set (gram); the rows of each subproblem, the
           linear term q and the bounds lo and hi of its dual
 Returns:  coefficients b, offsets rho, objectives and KKT violation of each subproblem
@@ -12,8 +13,9 @@ the kernel matrix among its rows, padded to W x W values. A batch of subproblems
     2. run the SMO kernel, with one work-item or work-group for each subproblem
     3. compute the gradients f = K b + q of each subproblem from its tile
 
-Stages 2 and 3 are repeated until all subproblems are solved or make no progress. One pass may not suffice, because the
-SMO kernel computes its own gradients only in the precision of K.
+Stages 2 and 3 are repeated until all subproblems are solved or make no progress. Stage 3 adds in double precision, or
+in pairs of floats if the device has no doubles. The SMO kernel updates its own gradients in the precision of K, usually
+float32. Rounding errors of these gradients may end the SMO kernel too early, so that another launch is needed.
 
 On a CPU, stage 1 is left out if the rows of a subproblem fit in a core's cache. The SMO kernel then computes a row of
 the tile when it first needs the row.
@@ -44,11 +46,13 @@ SMALL = 128
 STOP = 0.1  # the SMO kernel stops at a violation of STOP * tol; the rest of tol is left for rounding errors of K
 FEW, STOP_FEW = 256, 0.02  # subproblems of at most FEW rows stop at STOP_FEW * tol, because their SMO costs little
 LAUNCH = 20  # a launch of the SMO kernel makes at most LAUNCH * W SMO iterations for a subproblem of W rows
-PER_UNIT, ROWS = 2, 16384  # a batch has PER_UNIT subproblems for each compute unit, or about ROWS rows if that is more
+# If memory suffices, a batch has at least PER_UNIT subproblems for each compute unit of the device.
+# More subproblems are added to a batch as long as the batch has at most ROWS rows in total.
+PER_UNIT, ROWS = 2, 16384
 IN_CACHE = 256 << 10  # the rows of a subproblem stay in a core's cache if they take at most IN_CACHE bytes
 # Errors of gradients f are measured in about SAMPLE rows, and SAFETY times the largest is the bound for all rows.
 SAMPLE, SAFETY = 16, 2
-# Above MANY support vectors, rounding errors of gradients f are measured in the rows that certificate.sample chooses.
+# With more than MANY support vectors, rounding errors of gradients f are extrapolated from a sample (_sampled_error).
 MANY = 2 * certificate.SAMPLE
 REUSE = 1.5  # a freed buffer is reused if its size is at most REUSE times the requested size
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # computes K[rows, columns]
@@ -293,11 +297,15 @@ class _Batch:
         self._smo(B, W, self._ws, self.Q, state, limits, self.row_arguments)
 
     def _imprecise(self, bound: Vector, certain: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Mark the subproblems whose objective may have a relative error above certificate.OBJECTIVE, (B,).
+        """Return a mask (B,) of the subproblems whose objective may have a too large relative error.
+
+        The limit of the relative error is certificate.OBJECTIVE = 5e-5. The errors of an objective are estimated from
+        the rounding errors of the gradients f. ``bound`` may be far larger than these rounding errors. Therefore, if
+        the estimate from ``bound`` exceeds the limit for a subproblem in ``certain``, a second estimate decides. The
+        second estimate uses rounding errors that are measured in a sample of the subproblem's rows.
 
         bound: upper bound of the rounding errors of the gradients f of each subproblem, (B,).
-        certain: mask (B,) of subproblems whose KKT violation needs no float64 check. If ``bound`` would mark one of
-            them, the errors in a sample of its rows decide, because ``bound`` may be far too large.
+        certain: mask (B,) of subproblems whose KKT violation needs no float64 check.
         """
         level, weight = certificate.dual_size(self.problem, self.b, self.f)
         imprecise = np.asarray(bound * weight > certificate.OBJECTIVE * level)
@@ -334,10 +342,13 @@ class _Batch:
     def _largest_error(self, subproblems: NDArray[np.bool_]) -> Vector:
         """Return the largest rounding error of the gradients f in a sample of rows, for each of the B subproblems.
 
-        The sample has support vectors with coefficients of all sizes. Errors are differences from f in float64, which
-        the host computes if ``request.sample`` is given. ``self.f`` is not changed.
+        The sample of a subproblem has 16 to 31 support vectors with coefficients of all sizes. If there are fewer
+        support vectors, the sample has all of them. A rounding error is the difference between an entry of ``self.f``
+        and the same gradient in float64. If the function ``request.sample`` is given, it computes the kernel values for
+        the float64 gradients on the host. Otherwise :meth:`_respond_exactly` computes the float64 gradients. The call
+        does not change ``self.f``.
 
-        subproblems: mask (B,) of the subproblems to measure; the result is 0 for all others.
+        subproblems: mask (B,) of the subproblems to measure. The result is 0 for subproblems outside the mask.
         """
         before, mask = self.f.copy(), np.zeros(self.b.shape, bool)
         for p in np.flatnonzero(subproblems).tolist():
@@ -356,7 +367,10 @@ class _Batch:
         return np.asarray(error)
 
     def _restore(self, f: Vector) -> None:
-        """Set the gradients to f (B, W), on the host and on the device."""
+        """Set the gradients of all B subproblems to f (B, W), on the host and on the device.
+
+        W is the number of rows to which each subproblem is padded.
+        """
         self.f = f
         self.stream.write_wide(self._state.f, f)
 

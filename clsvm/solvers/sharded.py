@@ -153,8 +153,6 @@ class Sharded(Loop):
         self._load_shards(range(len(shards.sizes)), Counter())
         self._request_candidates()
 
-    # Methods that send requests to the shards, and methods that make an outer iteration.
-
     def _call(self, name: str, given: Requests) -> list[Any]:
         """Call the method ``name`` of the shards, and return their replies. Replace shards that are lost.
 
@@ -185,9 +183,8 @@ class Sharded(Loop):
     def _load_shards(self, shards: Iterable[int], losses: Counter[int]) -> None:
         """Send each of the new ``shards`` its part of the problem, and let it compute the gradients of its rows.
 
-        If one of these shards is lost meanwhile, its replacement is loaded in the same way.
-
-        losses: number of losses of each shard during this request.
+        A shard is lost if its worker fails. If one of ``shards`` is lost meanwhile, its replacement is loaded too.
+        losses: how many times each shard was lost since the current request to the shards began.
         """
         missing = set(shards)
         while missing:
@@ -210,16 +207,16 @@ class Sharded(Loop):
     def _fetch_rows(self, name: str, rows: Rows, call: Call) -> Data:
         """Return the rows of X with the ascending row numbers ``rows``, from the shards that have them.
 
-        name: "original" for rows as the user gave them, "prepared" for rows minus the layout's centre, in K's dtype.
+        name: "original" for rows as the user gave them, "prepared" for centred rows in the dtype of K.
         call: function that sends a request to the shards.
         """
         found = call(name, [(part,) if len(part) else None for part in split(rows, self._shards.sizes)])
         return stacked([one for one in found if one is not None])
 
     def _support_vectors(self, name: str, b: Vector, step: int, call: Call) -> Iterator[tuple[Rows, Data]]:
-        """Yield the support vectors, at most ``step`` at a time: their row numbers and their features.
+        """Yield row numbers and features of the rows with coefficients b != 0, at most ``step`` rows at a time.
 
-        name: "original" for rows as the user gave them, "prepared" for rows minus the layout's centre, in K's dtype.
+        name: "original" for rows as the user gave them, "prepared" for centred rows in the dtype of K.
         call: function that sends a request to the shards.
         """
         support = np.flatnonzero(b[0])
@@ -265,9 +262,9 @@ class Sharded(Loop):
         self.history.add_seconds("rows", started)
 
     def _apply(self, rows: Rows, change: Vector, X: Data) -> None:
-        """Send the changed coefficients to all shards, and receive their next candidates.
+        """Send the changed coefficients to all shards, and receive the candidates for the next working set.
 
-        rows, change, X: row numbers, changes of the coefficients and rows of X, for each changed coefficient.
+        rows, change, X: for each changed coefficient, its row number, its change and its row of X.
         """
         slots, hit = self._directory.slots(rows, min(one.capacity for one in self._candidates))
         common: dict[str, Any] = {"X": None if hit.all() else X[~hit], "weights": change[~hit]}
@@ -307,7 +304,7 @@ class Sharded(Loop):
         self._request_candidates()
 
     def exact(self, rows: Rows, b: Vector) -> Vector:
-        """Return K b in float64 for the ascending row numbers ``rows``, (1, rows), with coefficients b (1, n)."""
+        """Return the entries of K b with the ascending row numbers ``rows``, in float64, for coefficients b (1, n)."""
         parts, c = split(rows, self._shards.sizes), np.zeros((1, len(rows)))
         size = max(1, row_bytes(self._fetch_rows("original", rows[:1], self._call)))
         for support, X in self._support_vectors("original", b, max(1, EXACT_BYTES // size), self._call):
@@ -319,8 +316,9 @@ class Sharded(Loop):
 def _extremes(each: Sequence[Candidates], groups: int) -> tuple[Vector, Vector]:
     """Return the extreme derivatives of the dual over several shards, as two arrays (groups,).
 
-    A group is the rows whose coefficients have one fixed sum, or all rows if no sum is fixed. The arrays have each
-    group's smallest derivative among coefficients that can rise, and its largest among coefficients that can fall.
+    A group is a set of rows for which a constraint fixes the sum of the coefficients, or all rows if no sum is fixed.
+    The first array has the smallest derivative among the coefficients of each group that can rise. The second array has
+    the largest derivative among the coefficients of each group that can fall.
     """
     far = np.full(groups, np.inf)
     return np.min([far, *(one.least for one in each)], axis=0), np.max([-far, *(one.most for one in each)], axis=0)
@@ -345,8 +343,8 @@ class CacheDirectory:
     def slots(self, rows: Rows, capacity: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """Return the cache slot of each row, and a mask of the rows that had a slot before the call.
 
-        A row without a slot gets the next slot of the ring. If the number of slots, ``capacity``, is 0, no slots are
-        returned.
+        A row without a slot gets the next of the ``capacity`` slots. After the last slot, the first slot is next. A row
+        whose slot is given to another row has no slot any more. If ``capacity`` is 0, no slots are returned.
         """
         slots = self._slot_of[rows]
         hit = slots >= 0
@@ -411,9 +409,9 @@ class Change(NamedTuple):
 
 
 class ShardInfo(NamedTuple):
-    """Hold the properties of a shard, and the sizes of working set and row cache that suit the shard.
+    """Hold the properties of a shard, the rows of X on one device, and sizes of working set and row cache that suit it.
 
-    sizes: squared norms of the rows, or similar numbers for some kernels, from which rounding errors are estimated.
+    sizes: for each row a number that grows with the rounding errors of its kernel values, usually its squared norm.
     extent: largest and smallest of ``sizes``, and largest and smallest absolute entry of the shard's rows.
     W, cache_bytes: number of rows of a working set, and bytes of the row cache (kernel_rows.sizes).
     reason: text that says why W and cache_bytes were chosen.
@@ -433,17 +431,19 @@ class ShardInfo(NamedTuple):
 class Candidates(NamedTuple):
     """Hold a shard's candidates for the next working set. A shard is the rows of X on one device.
 
+    A group is a set of rows for which a constraint fixes the sum of the coefficients, or all rows if no sum is fixed.
+    Gradients f are those of the dual without the term epsilon * |b| of SVR. Derivatives include this term.
+
     Attributes
     ----------
     rows, f, X
-        row numbers in the shard, gradients and features of the candidates.
+        row numbers in the shard, gradients f and features of the candidates.
     staying
-        gradients of the shard's rows that stay in the working set.
+        gradients f of the shard's rows that stay in the working set.
     least, most
-        smallest derivative of the dual for coefficients that can rise, and largest for those that can fall, (groups,).
+        smallest derivative by a coefficient that can rise, and largest by a coefficient that can fall, (groups,).
     inside, sums
-        number of free coefficients, and sum of their derivatives, (groups,). A group is the rows whose coefficients
-        have one fixed sum, or all rows if no sum is fixed.
+        number of free coefficients, and sum of the derivatives by the free coefficients, (groups,).
     capacity
         number of slots of the shard's row cache.
     """
@@ -563,7 +563,7 @@ class Shard:
         return Candidates(chosen, f[ws], self.prepared(chosen), f[staying], *optimality, self.cache.capacity)
 
     def prepared(self, rows: Rows) -> Data:
-        """Return the rows of X with the row numbers ``rows``, minus the layout's centre, cast to ``self.dtype``."""
+        """Return the rows of X with the row numbers ``rows``, centred (minus plan.centre) and cast to self.dtype."""
         X, centre = self.X[rows], self.plan.centre
         return (centred(X, centre) if centre.any() else X).astype(self.dtype, copy=False)
 
@@ -577,7 +577,7 @@ class Shard:
             self._accumulate(X, weights)
 
     def objective(self, rho: Vector) -> Vector:
-        """Return sums (3,) over the shard's rows: the dual's quadratic and linear terms, and losses for offsets rho."""
+        """Return three sums over the shard's rows: quadratic and linear dual terms, and losses with offsets rho."""
         with self.stream.scratch():
             return self.selection.sums(self.state.view, self.state.q, self.stream.wide(rho))
 
@@ -590,7 +590,7 @@ class Shard:
         self.state.replace(f[None])
 
     def exact(self, rows: Rows, support: Data, b: Vector) -> Vector:
-        """Return K(rows, support) b in float64, (1, rows), for rows ``support`` (m, d) with coefficients b (1, m)."""
+        """Return the product b K(support, X[rows]) in float64, for coefficients b (1, m) of rows ``support`` (m, d)."""
         stream, c = self.stream, np.zeros((1, len(rows)))
         with stream.second_stream(stream.limit - stream.allocated) as own:
             step = max(1, CHECK_BYTES // row_bytes(self.X))

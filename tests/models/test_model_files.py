@@ -196,8 +196,8 @@ BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
     "missing key": (without("intercept"), r"the keys .*, expected .*intercept"),
     "centre of no plan": ({"layout": np.array("")}, r"centre float64 of shape \(7,\), expected .*\(0,\)"),
     "kernel is no text": ({"kernel": np.zeros(3)}, "kernel float64 of shape .*, expected one text"),
-    "kernel is no JSON": ({"kernel": np.array("{")}, "expected the record of a kernel function"),
-    "deep JSON": ({"kernel": np.array("[" * 100000)}, "expected the record of a kernel function"),
+    "kernel is no JSON": ({"kernel": np.array("{")}, "expected a JSON description of a kernel function"),
+    "deep JSON": ({"kernel": np.array("[" * 100000)}, "expected a JSON description of a kernel function"),
     "code as expression": (
         {"kernel": record(expression="__import__('os').system('true')")},
         "not allowed in an expression",

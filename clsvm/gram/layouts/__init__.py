@@ -96,10 +96,11 @@ def single_pass_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
 
 
 def unrestricted_plan(plan: Plan) -> Plan:
-    """Return ``plan`` with a layout that can store any entries, as rows to predict need.
+    """Return ``plan`` with a layout that can store any numbers, because rows to predict may contain any numbers.
 
-    The layout "bits" stores only the entries 0 and 1. The layout of least estimated cost among "dense", "csr" and
-    "clustered" replaces it. Plans for other layouts are returned unchanged.
+    A layout is a format in which a device stores rows, and ``plan`` names it. Only the layout "bits" is restricted: it
+    stores the numbers 0 and 1. "bits" is replaced by the layout of least estimated cost among "dense", "csr" and
+    "clustered". A plan with any layout except "bits" is returned unchanged.
     """
     if not LAYOUTS[plan.kind].binary:
         return plan
@@ -149,7 +150,11 @@ def streamed_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
 
 
 def _as(plan: Plan, kind: str) -> Plan:
-    """Return ``plan`` with the layout ``kind``. For "csr", keep the order of columns, but store no column densely."""
+    """Return ``plan`` with its layout (the storage format of rows on the device) replaced by ``kind``.
+
+    A plan for sparse rows may have a partition: an order of the columns, of which the first few are stored densely. If
+    ``kind`` is "csr", the returned plan keeps this order, and no column is stored densely.
+    """
     if plan.partition and kind == CSR.name:
         plan = replace(plan, partition=replace(plan.partition, dense=0))
     return replace(plan, kind=kind)
@@ -164,7 +169,7 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
     if stream.profile.lacks(dtype):
         raise ValueError(f"dtype 'float64' needs a device with double precision, {stream.info} has none; use 'float32'")
     centre = plan.centre
-    # the device has no doubles (it adds pairs of floats instead), so the host subtracts the vector ``centre``
+    # If the device has no doubles, the host subtracts the vector ``centre`` from the rows before it sends them.
     if stream.profile.wide == "pair" and (X.dtype != np.float32 or centre.any()):
         X, plan = centred(X, centre).astype(np.float32), replace(plan, centre=np.zeros_like(centre))
     return LAYOUTS[plan.kind].build(stream, X, plan, dtype)
