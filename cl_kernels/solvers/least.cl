@@ -88,7 +88,7 @@ inline wide wide_of_key(const Key one) { return (wide)(unordered(one.high), unor
 // ``index``. The number is mapped to ``high`` and ``low`` in such a way that smaller numbers have smaller keys.
 // Keys are compared by ``high``. If ``high`` is equal, they are compared by ``low``, and if ``low`` is equal too, by
 // ``index``. So the smallest index wins among equal numbers.
-// ``halves`` is 1 if numbers have 64 bits. It is 0 if numbers have 32 bits. Then ``low`` is 0 in all keys.
+// ``halves`` is 1 if numbers have 64 bits. ``halves`` is 0 if numbers have 32 bits, so that ``low`` is 0 in all keys.
 // Each step is done for both keys before the next step, so that one reduction proceeds while the other waits.
 INLINED void least_keys(const int count, Key *keys, const int halves) {
   Key least[2];
@@ -108,7 +108,7 @@ INLINED void least_keys(const int count, Key *keys, const int halves) {
 // ``index``. The number is mapped to ``high`` and ``low`` in such a way that smaller numbers have smaller keys.
 // Keys are compared by ``high``. If ``high`` is equal, they are compared by ``low``, and if ``low`` is equal too, by
 // ``index``. So the smallest index wins among equal numbers.
-// ``halves`` is 1 if numbers have 64 bits. It is 0 if numbers have 32 bits. Then ``low`` is 0 in all keys.
+// ``halves`` is 1 if numbers have 64 bits. ``halves`` is 0 if numbers have 32 bits, so that ``low`` is 0 in all keys.
 // ``parts`` is local memory for intermediate results, the smallest keys of each sub-group. The array begins with the
 // smallest keys[0] of all sub-groups. If ``count`` is 2, their smallest keys[1] follow. A key takes three integers.
 INLINED void least_of_all(const int count, Key *keys, const int halves, local uint *parts) {

@@ -433,7 +433,7 @@ class SmallBatchPredictor:
         self._weights_of = [stream.part(self._weights, number * size, size) for number in range(len(loads))]
         self._written: Vector | None = None  # the coefficients that were last copied to the device
         self._launches: dict[int, list[Callable[[], None]]] = {}  # launches by the number of lane groups (V rows each)
-        # A thread that forks first acquires the lock for builds of OpenCL programs, and then stream.lock.
+        # Before a fork, a thread acquires the lock for building OpenCL programs, and then stream.lock.
         # To avoid a deadlock, programs are built by self._prepare, before this thread acquires stream.lock.
         self._prepare(1)
         m = max(piece.which.stop for load in loads for piece in load.pieces)

@@ -10,7 +10,7 @@ A subproblem is a dual problem over some rows of a data set, such as the rows of
 the kernel matrix among its rows, padded to W x W values. A batch of subproblems is solved in three stages:
 
     1. compute the tile of each subproblem
-    2. run the SMO kernel, with one work-item or work-group for each subproblem
+    2. run the SMO kernel, an OpenCL kernel with one work-item or work-group for each subproblem
     3. compute the gradients f = K b + q of each subproblem from its tile
 
 Stages 2 and 3 are repeated until all subproblems are solved or make no progress. Stage 3 adds in double precision, or
@@ -297,10 +297,10 @@ class _Batch:
         self._smo(B, W, self._ws, self.Q, state, limits, self.row_arguments)
 
     def _imprecise(self, bound: Vector, certain: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return a mask (B,) of the subproblems whose objective may have a too large relative error.
+        """Return a mask (B,) of the subproblems whose objective may have a relative error above an accepted limit.
 
-        The limit of the relative error is certificate.OBJECTIVE = 5e-5. The errors of an objective are estimated from
-        the rounding errors of the gradients f. ``bound`` may be far larger than these rounding errors. Therefore, if
+        The limit of the relative error is certificate.OBJECTIVE = 5e-5. The error of an objective is estimated from the
+        rounding errors of the gradients f. ``bound`` may be far larger than these rounding errors. Therefore, if
         the estimate from ``bound`` exceeds the limit for a subproblem in ``certain``, a second estimate decides. The
         second estimate uses rounding errors that are measured in a sample of the subproblem's rows.
 

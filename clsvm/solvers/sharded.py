@@ -183,7 +183,7 @@ class Sharded(Loop):
     def _load_shards(self, shards: Iterable[int], losses: Counter[int]) -> None:
         """Send each of the new ``shards`` its part of the problem, and let it compute the gradients of its rows.
 
-        A shard is lost if its worker fails. If one of ``shards`` is lost meanwhile, its replacement is loaded too.
+        A shard is the rows of X on one device. A shard is lost if its worker fails. Its replacement is then loaded too.
         losses: how many times each shard was lost since the current request to the shards began.
         """
         missing = set(shards)
@@ -409,7 +409,7 @@ class Change(NamedTuple):
 
 
 class ShardInfo(NamedTuple):
-    """Hold the properties of a shard, the rows of X on one device, and sizes of working set and row cache that suit it.
+    """Hold properties of a shard (rows of X on one device), and sizes of working set and row cache for this shard.
 
     sizes: for each row a number that grows with the rounding errors of its kernel values, usually its squared norm.
     extent: largest and smallest of ``sizes``, and largest and smallest absolute entry of the shard's rows.
