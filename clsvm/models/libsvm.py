@@ -63,7 +63,7 @@ def check_savable(model: KernelModel) -> None:
     labels, problems = np.asarray(model.classes), len(model.dual_coef)
     k = len(labels)
     if model.task not in of_libsvm() or (TASKS[model.task].kind == CLASSES) != (k >= 2):
-        raise ValueError(f"LIBSVM's model format holds no model of {k} classes whose task is {model.task!r}")
+        raise ValueError(f"LIBSVM's model format cannot store a model with task {model.task!r} and {k} classes")
     if problems != max(1, k - 1):
         raise ValueError(f"LIBSVM's format needs a problem for each pair of classes, got one for each of {k} classes")
     if labels.dtype.kind not in "iuf" or not np.all((np.abs(labels) <= MAX_INDEX) & (labels == np.rint(labels))):

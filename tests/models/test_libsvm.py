@@ -294,13 +294,13 @@ def test_what_the_format_cannot_hold(tmp_path: Path) -> None:
     for model, words in (
         (replace(three, dual_coef=np.ones((3, 11))), "each pair of classes, got one for each of 3"),
         (replace(three, classes=np.array([1.0, 2.5, 3])), "integer labels only"),
-        (replace(three, task="epsilon_svr"), "no model of 3 classes whose task is 'epsilon_svr'"),
-        (model_of("c_svc"), "no model of 0 classes whose task is 'c_svc'"),
-        (model_of("spam"), "whose task is 'spam'"),
+        (replace(three, task="epsilon_svr"), "cannot store a model with task 'epsilon_svr' and 3 classes"),
+        (model_of("c_svc"), "cannot store a model with task 'c_svc' and 0 classes"),
+        (model_of("spam"), "with task 'spam'"),
         (replace(three, intercept=np.array([0, np.inf, 1])), "not finite"),
         (replace(two, kernel=kernels.make("cosine")), "no kernel 'cosine'"),
         (replace(two, kernel=kernels.Kernel("exp(-dot)")), "no kernel 'expression'"),
-        (replace(two, task="one_class"), "no model of 2 classes whose task is 'one_class'"),
+        (replace(two, task="one_class"), "cannot store a model with task 'one_class' and 2 classes"),
         (replace(two, classes=np.array(["a", "b"])), "integer labels"),
         (replace(two, classes=np.array([0, 2**31])), "integer labels"),
     ):
