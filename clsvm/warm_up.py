@@ -63,9 +63,10 @@ def kept() -> bool:
 def warm_up(
     kernel: Kernel | str = "rbf", device: Any = None, progress: Callable[[str, float], None] = lambda *_: None
 ) -> list[Warmed]:
-    """Compile the OpenCL programs of common fits, by running small fits and predictions. Return their seconds.
+    """Compile the OpenCL programs of common fits, by running small fits and predictions.
 
-    Each small fit runs twice. The first run compiles the programs, unless they are in the cache already.
+    Each small fit runs twice, and each run includes predictions. The first run compiles the programs, unless they are
+    in the cache already. The second run shows how long the fit and the predictions take without compiling.
 
     Parameters
     ----------
@@ -79,8 +80,9 @@ def warm_up(
     Returns
     -------
     list of Warmed
-        A record for each small fit. Fits that refuse the kernel function are left out. For example, Nyström kernel
-        machines refuse a function that is not positive semidefinite.
+        A record for each small fit, with the seconds of the first run and of the second run. Fits that refuse the
+        kernel function are left out. For example, Nyström kernel machines refuse a function that is not positive
+        semidefinite.
 
     Raises
     ------

@@ -36,14 +36,16 @@ COPIES = 4  # number of matrices of (coefficients)^2 values that a solve needs i
 EXTRA_STEPS = 4096
 # If SMO reaches tol with a relative duality gap > COARSE_GAP, the host may lower the KKT violation to FINE_TOL * tol.
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
-# With at most FEW_ROWS rows, the host continues a solve by SMO if the relative duality gap is above FEW_COARSE.
+# With at most FEW_ROWS rows, the host may continue a solve that SMO ended with a relative duality gap > FEW_COARSE.
 FEW_ROWS, FEW_COARSE = 256, 1e-5
-SEVERAL = 200  # with more than SEVERAL small problems in a fit, the host stops at the violation tol, not FINE_TOL * tol
+# The host lowers KKT violations of small problems to FINE_TOL * tol only in fits of at most SEVERAL small problems.
+SEVERAL = 200
 EPS = certificate.EPS
 # KernelValues.centred centres K only if a row of K has |mean| >= CONSTANT_SHARE * (mean diagonal entry of centred K).
 CONSTANT_SHARE = 0.25
 QUICK = 1 << 26  # the host computes a kernel matrix of QUICK multiply-adds faster than it builds an OpenCL program
-ON_HOST = 1 << 28  # a device with double precision computes a kernel matrix of more than ON_HOST multiply-adds
+# The host computes a kernel matrix of at most ON_HOST multiply-adds. A device with float64 computes a larger matrix.
+ON_HOST = 1 << 28
 
 
 def can_solve(stream: Stream, problem: Problem) -> bool:
@@ -70,16 +72,16 @@ def tol_share(
 ) -> float | None:
     """Return a factor s if the host shall continue a device's solve to a KKT violation of s * tol, else None.
 
-    The host continues in three cases:
+    tol is the tolerance of the fit. The host continues in three cases:
 
-    - SMO stalled, or could not begin: s is 1.
+    - SMO on the device stalled, or could not begin: s is 1.
     - SMO reached tol with a large relative duality gap, and ``quick`` is true: s is FINE_TOL, which is below 1.
     - Rounding errors on the device may be too large for tol, and the host's kernel values are more precise: s is 1.
 
     shape: number of rows and features (n, d).
     found: the result of SMO on the device, None if SMO could not begin.
-    checked: ``found`` with its status after the check for float64 rounding errors
-        (:meth:`Result.with_precision_status`).
+    checked: the result ``found`` after :meth:`Result.with_precision_status`, which sets the status to PRECISION if
+        rounding errors of the device's float64 kernel values may be too large for tol. None if ``found`` is None.
     quick: whether a more accurate result costs the host little time.
     """
     if found is None or checked is None:
@@ -135,7 +137,7 @@ class KernelValues(NamedTuple):
         size = float((self.K.diagonal() - 2 * means + means.mean()).mean())  # mean diagonal entry of the centred K
         if np.abs(means).max() < CONSTANT_SHARE * size:
             return self
-        # This shift gives every row of K the mean ``size``. If the means were 0, K would be singular.
+        # Subtracting ``shift`` makes the mean of each row of K equal to ``size``. With row means of 0, K is singular.
         shift = means - (means.mean() + size) / 2
         return self._replace(K=self.K - shift[:, None] - shift, shift=shift)
 
@@ -218,10 +220,12 @@ class HostFit:
         return result.after(before).with_precision_status(EPS * values.scale, options)
 
     def _kernel_values(self, problem: Problem) -> KernelValues:
-        """Return the kernel matrix K in float64. It is centred if the problem's coefficients add up to 0.
+        """Return the kernel matrix K of the rows in float64, centred where this lowers rounding errors.
 
-        With the linear kernel and dense rows X, the mean row is subtracted from X before K is computed, because this
-        loses fewer digits.
+        Centring subtracts a number shift[i] from row i and from column i of K, so that the means of all rows of K are
+        equal. K is centred only if the constraint of ``problem`` makes the coefficients add up to 0. For the linear
+        kernel and dense rows X, the centred K is computed from X minus the mean row of X. This causes smaller rounding
+        errors than centring K after K was computed.
         """
         stream, X, kernel, scale = self._stream, self._X, self._kernel, self._rounding
         if isinstance(kernel, Precomputed) or self._plan is None:

@@ -36,11 +36,12 @@ Vector = NDArray[np.float64]
 # Exact: a function of r row numbers ``rows`` and coefficients b (problems, n) that returns b K[:, rows] (problems, r)
 Exact = Callable[[NDArray[np.intp], Vector], Vector]
 
-HOST = 1 << 22  # sums of at most this many multiply-adds are computed on the host
+HOST = 1 << 22  # the host computes sums over a kernel matrix of at most this many multiply-adds
 # A block of K on the host takes at most HOST_BYTES bytes, including COPIES temporary arrays of the block's size.
 HOST_BYTES, COPIES = 64 << 20, 4
 FETCHED = 256 << 20  # largest size in bytes of the rows that are copied from X at a time, since X may be a mapped file
-CLUSTERED = 1 << 27  # for sums of fewer multiply-adds, clustering similar rows takes longer than it saves
+# Clustering similar rows saves time only if computing a kernel matrix takes CLUSTERED multiply-adds or more.
+CLUSTERED = 1 << 27
 # symmetric_sums needs |R union S| <= ROWS_FACTOR * |R|, for the requested rows R and the support vectors S.
 ROWS_FACTOR = 1.25
 # symmetric_sums needs |S| >= SUPPORT_SHARE * |R union S|, for the requested rows R and the support vectors S.
@@ -222,15 +223,17 @@ def _in_float64(
 
 
 class HostBlocks:
-    """Compute blocks of K (n, n) in float64 on the host. X holds the rows (n, d), or K itself for a precomputed kernel.
+    """Compute blocks of the kernel matrix K (n, n) in float64 on the host, for n rows of d features.
 
-    If ``whole`` is true, squared distances are sums of (x_j - y_j)^2. When the blocks requested so far have n^2 values
-    or more, all of K is computed and stored. Later blocks are read from the stored K. For dense rows, their values have
-    the same bits as before.
+    X holds the rows (n, d), or K itself for a precomputed kernel.
 
-    If ``whole`` is false, K is not stored. Squared distances are computed from norms and inner products, after the
-    vector ``centre`` (d,) is subtracted from the rows. This is as precise as on a device. For many features it takes
-    much less time than sums of (x_j - y_j)^2.
+    If ``whole`` is true, the squared distance of two rows x and y is computed as the sum of (x_j - y_j)^2. As soon as
+    the requested blocks have n^2 values or more in total, all of K is computed and stored. Later blocks are read from
+    the stored K. For dense rows, a value read from the stored K has the same bits as a value computed for one block.
+
+    If ``whole`` is false, K is not stored. The squared distance is computed as |x|^2 + |y|^2 - 2 <x, y>, after the
+    vector ``centre`` (d,) is subtracted from both rows. For many features, this takes much less time than the sum of
+    (x_j - y_j)^2. The kernel values are as precise as float64 values that a device computes.
     """
 
     def __init__(self, X: Any, kernel: Kernel | Precomputed, centre: Vector, whole: bool) -> None:

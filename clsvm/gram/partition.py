@@ -106,7 +106,12 @@ def counts(X: Data) -> NDArray[np.int64]:
 
 
 def by_density(count: NDArray[np.int64]) -> Partition:
-    """Return the partition that orders columns by falling density, and stores no column densely."""
+    """Return a Partition that lists all columns in the order of falling density.
+
+    In this Partition, no column is stored densely: only the nonzero entries of each column are stored. The density of a
+    column is the share of the rows that are nonzero in the column. ``count`` (d,) is the number of nonzero entries of
+    each of the d columns.
+    """
     return Partition(np.argsort(-count, kind="stable").astype(np.int32), 0)
 
 
@@ -132,9 +137,11 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
     dense, rank = np.zeros((n, made.dense), X.dtype), made.rank
 
     def part(first: int, last: int) -> tuple[NDArray[np.floating], NDArray[np.int32], NDArray[np.intp]]:
-        """Copy the dense columns of rows first .. last - 1 to ``dense``, and return the other entries of these rows.
+        """Split rows first .. last - 1 of X into densely stored columns and the entries of the other columns.
 
-        The entries are returned as their values, their columns and the number of entries of each row.
+        A densely stored column has a value for each row, zeros included. These values are written to the array
+        ``dense`` of the enclosing function. For the other columns, return three arrays: the values of the entries, the
+        column of each entry, and the number of entries in each row.
         """
         ends = X.indptr[first : last + 1] - X.indptr[first]
         entries = slice(int(X.indptr[first]), int(X.indptr[last]))
@@ -154,15 +161,17 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
     return dense, sp.csr_matrix((data, columns, indptr), shape=(n, d - made.dense))
 
 
-ACTIVE = 64  # number of clusters of similar rows that are filled at a time; the default of GTSVM
+# By default, ACTIVE clusters of similar rows are filled at a time: each row joins the most similar of these clusters.
+ACTIVE = 64
 _GROUP = 64  # number of work-items of a work-group that assigns rows to clusters of similar rows
 # A cluster of similar rows has a bit set of its nonzero columns. The words of _LANES such bit sets are interleaved.
 _LANES = 16
-EXCESS = 0.85  # estimated ratio: zeros stored by clusters of similar rows / zeros if sorted rows are cut into clusters
+# Clusters of similar rows store about EXCESS times the zeros of equal-sized groups of rows sorted by nonzero columns.
+EXCESS = 0.85
 # At most ACTIVE clusters take rows at a time. Rows are sorted first if there are at least _CROSSING * ACTIVE clusters.
 _CROSSING = 8
 _SAMPLE = 2048, 1 << 22  # the columns to sort by are chosen from a sample of about 2048 rows, at most 2^22 values
-_TELLING = 32  # largest number of columns by which rows are sorted
+_TELLING = 32  # rows are sorted by at most this many columns: those that best predict the other columns
 _SORTED = 8192, 1 << 24  # sampled_fill estimates clusters from a sample of about 8192 rows, at most 2^24 values
 _STAGING = 256 << 20  # bytes of dense rows that are copied to the device at a time
 
@@ -203,20 +212,25 @@ def cluster(
 
     X is a C-contiguous float32 or float64 array, or CSR with int32 indices.
 
-    ``active`` is the number of clusters that a row can join at a time, None for all of them. ``order`` is the order in
-    which rows join clusters: "random" as in GTSVM, or "sorted" by similarity. None means "sorted" if there are many
-    clusters, else "random". Pieces of sorted rows are clustered in parallel. An entry of a dense row that equals the
-    entry of ``centre`` (d,) in its column counts as zero. All devices with the same profile return the same clusters.
+    A cluster stores the same columns for all of its rows, zeros included. Rows join clusters one after another. Each
+    row joins the open cluster in which the row adds the fewest stored zeros. A cluster is open until it has ``size``
+    rows. ``active`` is the largest number of clusters that are open at the same time; None means all clusters.
 
-    Raises ValueError if (size + 1) * d >= 2^31, since the device counts stored zeros in int32. The same error is
-    raised if the memory budget cannot hold one bit for each value of X.
+    ``order`` is the order in which rows join clusters: "random" as in the SVM program GTSVM, or "sorted" by similarity.
+    None means "sorted" if there are many clusters, else "random". Sorted rows are cut into pieces, which are clustered
+    in parallel. A value X[i, j] of dense rows counts as zero if it equals centre[j]. All devices with the same profile
+    return the same clusters.
+
+    Raises ValueError if (size + 1) * d >= 2^31. A row adds fewer than (size + 1) * d stored zeros to a cluster, and the
+    device counts these zeros in int32. Raises MemoryLimitError if the memory budget cannot hold one bit for each value
+    of X.
     """
     n, d = X.shape
     most = (size + 1) * d
     if most >= 2**31:
         raise ValueError(
-            f"X has {d} features, too many for the clustered layout: one row could add {most} stored zeros, "
-            f"at most {2**31 - 1} are possible"
+            f"X has {d} features, too many for the clustered layout: adding a row to a cluster of rows could require "
+            f"{most} stored zeros, more than the limit of {2**31 - 1}"
         )
     clusters = -(-n // size)
     if not n * d:
@@ -310,9 +324,9 @@ def by_pattern(bits: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def sampled(rows: Any, d: int, most: int, cells: int) -> Any:
-    """Return a sample of evenly spaced rows of d values.
+    """Return every k-th row of ``rows``, which have d values each.
 
-    The sample has about ``most`` rows, but at most about ``cells`` values.
+    k is chosen such that the sample has at most 2 * ``most`` rows, and at most about 2 * ``cells`` values.
     """
     n = rows.shape[0]
     return rows[:: max(1, n // most, n * d // cells)]
@@ -342,12 +356,14 @@ def informative_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def sampled_fill(X: Any, size: int) -> float:
-    """Estimate the average number of columns in a cluster of ``size`` rows, without a device.
+    """Estimate how many columns of X a cluster of ``size`` rows stores on average.
 
-    The columns of a row are those in which it is not zero. The columns of a cluster, or of another group of rows, are
-    all columns of its rows. A sample of rows is sorted by the columns that :func:`informative_columns` selects, and cut
-    into groups of ``size`` neighbours. Let r be the mean number of columns of a row, and g that of a group. A cluster
-    has fewer columns than a group of neighbours, so the result is r + EXCESS * (g - r), where EXCESS < 1.
+    A cluster is a group of rows that are nonzero in similar columns. A cluster stores all columns in which at least one
+    of its rows is nonzero. Clusters are made on a device, by :func:`cluster`. The estimate needs no device, because it
+    uses simpler groups. A sample of rows is sorted by a few columns (:func:`informative_columns`), and is cut into
+    groups of ``size`` consecutive rows. Let r be the mean number of columns in which one row is nonzero. Let g be the
+    mean number of columns in which at least one row of a group is nonzero. Clusters store fewer columns than these
+    groups, so the estimate is r + EXCESS * (g - r), where EXCESS < 1.
     """
     sample = sampled(X, X.shape[1], *_SORTED)
     groups = sample.shape[0] // size

@@ -33,12 +33,13 @@ _AT_A_TIME = 512  # number of rows of K that one product computes
 
 
 class RowCache:
-    """Cache the rows of K that were computed last, within a memory limit.
+    """Cache the rows of the kernel matrix K that were computed last, in at most ``limit`` bytes of device memory.
 
-    The cache is a ring of slots, each for one row. The device decides which row a slot holds
-    (cl_kernels/solvers/rowcache.cl). The host allocates buffers of equal size, called slabs, as the number of rows
-    grows. One outer iteration of the solver requests at most ``entries`` rows. If memory is too small for ``entries``
-    rows, the capacity of the cache is 0. With ``later`` the capacity is 0 until :meth:`reserve` is called.
+    The cache is a ring of slots, each for one row of K. The device decides which row a slot holds
+    (cl_kernels/solvers/rowcache.cl). The slots are in device buffers of equal size, called slabs. The host allocates
+    more slabs when more rows are to be cached. One outer iteration of the solver requests at most ``entries`` rows. If
+    the memory cannot hold ``entries`` rows, the cache holds no rows. If ``later`` is true, the host allocates no slabs
+    before :meth:`reserve` is called.
 
     Attributes
     ----------
@@ -49,18 +50,20 @@ class RowCache:
     slab_rows
         number of rows of K in a slab.
     slot_of
-        int32 buffer (ld,) with the slot of each row of K, or -1.
+        int32 buffer (ld,) with the number of the slot of each row of K, or -1 for a row that is not cached.
     owner
-        int32 buffer with the row that each slot holds, or -1.
+        int32 buffer with the number of the row of K that each slot holds, or -1 for an empty slot.
     """
 
     def __init__(self, stream: Stream, ld: int, itemsize: int, limit: int, entries: int, later: bool = False) -> None:
         self._stream, self.ld = stream, ld
         row = ld * itemsize
         # A slab is a buffer of cached rows of K. Its size is rounded, so that later fits can use the slab again.
-        all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()  # slab size in bytes if SLABS slabs hold all of K
+        # If SLABS slabs together hold all rows of K, a slab takes ``all_rows`` bytes, rounded up to a power of two.
+        all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()
         most = max(limit // SLABS, 1)  # largest size in bytes of a slab within the memory limit
-        # ``most`` is rounded down: to a power of two if the device shares the host's memory, else by at most an eighth.
+        # If device and host share memory, ``most`` (the largest slab size in bytes) is rounded down to a power of two.
+        # On any other device, ``most`` (the largest slab size in bytes) is rounded down by less than an eighth.
         unit = 1 << max(0, most.bit_length() - (1 if stream.unified else 4))
         self.slab_bytes = min(all_rows, max(1, most // unit) * unit, stream.largest)
         self.slab_rows = self.slab_bytes // row
@@ -167,10 +170,12 @@ class StoredGram(Operator):
         self._gather_tile(size, None, self._store.arguments(), *given)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
-        """Add D K(U, X) to the sums c. U are rows of X, and ``panel`` holds their positions in X.
+        """Add the product D K(U, X) of weights D and stored kernel values to the sums c.
 
-        ``update`` holds the weights D and the sums c, and the buffer ``count`` the number of rows U. ``store`` is
-        ignored, since all values of K are stored already. ``end`` is ignored, so the product takes all rows of X.
+        U are some rows of X. ``panel`` holds the positions of the rows U in X, and the buffer ``count`` holds the
+        number of rows U. ``update`` holds D and c. If ``update`` is None, no product is computed. Other operators write
+        K(U, X) to ``store``. This operator ignores ``store``, because the device stores all values of K already. This
+        operator also ignores ``end``, so the product takes all rows of X.
         """
         if update:
             size = programs.update_range(self.stream.profile, update.n)
@@ -299,7 +304,10 @@ def mirror_rows(gram: Operator, store: Store, slot_of: Places, ends: Places) -> 
 
 
 def _store(stream: Stream, n_pad: int, dtype: str) -> Store:
-    """Allocate buffers of equal size for K (n_pad, n_pad). Row 0 of K comes first, then row 1, and so on."""
+    """Allocate device buffers of equal size that together hold a kernel matrix K (n_pad, n_pad).
+
+    The first buffer is for the first rows of K, the second buffer for the next rows, and so on.
+    """
     rows = -(-n_pad // SLABS)
     nbytes = rows * n_pad * np.dtype(dtype).itemsize
     return Store(_all_slabs([stream.slab(nbytes) for _ in range(0, n_pad, rows)]), rows, n_pad, None)

@@ -15,11 +15,12 @@ from clsvm.gram.programs import UNITS, Units
 from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
 
-# ROWS, WORKING, FEATURES: numbers of rows X, rows U and features of the matrix K(X, U) that tests the matrix units.
-# The test's K(X, U) cannot be divided into complete blocks of a work-group, so that incomplete blocks are tested too.
+# Matrix units (tensor cores) are tested on a kernel matrix between ROWS rows and WORKING rows of FEATURES features.
+# ROWS and WORKING are not multiples of the block sizes of a work-group, so that incomplete blocks are tested too.
 ROWS, WORKING, FEATURES = 190, 130, 37
 
-ROUNDED = 2.0**-21  # rounding error of an inner product of float32 rows x and y of 37 features, divided by |x| |y|
+# The test allows an error of ROUNDED * |x| |y| for the float32 additions in an inner product <x, y> of 37 features.
+ROUNDED = 2.0**-21
 
 
 class Found(NamedTuple):

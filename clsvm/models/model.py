@@ -36,12 +36,12 @@ from clsvm.system import explained
 from clsvm.tasks import ONE_CLASS, TASKS
 
 Vector = NDArray[np.float64]
-# A Reduction is a function f(strips, n, k) that returns an array with a row for each of n samples.
-# The argument ``strips`` of a Reduction iterates over objects of class Strip, which cover all pairs of the k classes.
-# A Strip has the decision values of n samples for the pairs (i, j) of one class i and all classes j > i of a range.
+# A Reduction f(strips, n, k) computes an array of n rows from the decision values of n samples for pairs of k classes.
+# The argument ``strips`` of a Reduction iterates over Strip objects, which together cover all pairs of the k classes.
+# A Strip has decision values of some samples for pairs (i, j) of classes: one class i, and a range of classes j > i.
 Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]
 
-# Decision values of pairs of classes take at most MAX_BYTES bytes, and at most the memory limit divided by SHARE.
+# Decision values of pairs of classes take at most MAX_BYTES bytes, and at most 1 / SHARE of the memory limit.
 MAX_BYTES, SHARE = 64 << 20, 4
 # For a row and classes i and j, device and host each allocate two sums: over support vectors of i, and of j.
 COPIES = 4

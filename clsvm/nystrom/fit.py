@@ -37,8 +37,8 @@ from clsvm.report import Display, NystromReport, Status
 
 # A fit begins in the most precise dtype if the inducing points' kernel matrix has a condition number above COARSE.
 COARSE = 1e7
-# Without float64, at least min(SINGLE, SQUARES / penalty) * mean(D) is added to the diagonal D of a kernel matrix.
-# A number added to the kernel matrix's diagonal outweighs float32 rounding errors, which could exceed a small penalty.
+# Jitter is a small number added to a kernel matrix's diagonal. With it, rounding does not make the matrix indefinite.
+# Without float64, the jitter on a matrix's diagonal is at least min(SINGLE, SQUARES / penalty) * mean(diagonal).
 SINGLE, SQUARES = 1e-6, 1e-12
 # Names of attributes that the fit report copies, under the same names, from Result and from Preconditioner.
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
@@ -96,24 +96,27 @@ class Rows(ABC):
     preconditioner
         preconditioner for the solves.
     operator
-        object that computed the sums over the rows in the last solve.
+        object that computes sums over all rows, such as gradients. It is the :class:`RowOperator` of the last solve.
     blocks
         blocks of rows on their devices.
     cost
-        cost of one value of K(X, C), which is computed or read. The unit is the time of a multiply-add in a product of
-        dense rows.
+        time to compute one value of K(X, C), or to read the value if K(X, C) is stored. The unit is the time of a
+        multiply-add in a product of dense rows.
     sample
-        indices (s,) of the training rows from which the preconditioner is made. None if it is made from inducing points
-        that are not training rows.
+        indices (s,) of the training rows from which the preconditioner is made. None if the preconditioner is made from
+        inducing points that are not training rows.
     layout
         text for the report that says how K(X, C) is computed or stored.
     has_finer_dtype
         whether the devices have a dtype that is more precise than the dtype of products with K(X, C).
     with_targets
-        whether the blocks get their targets and weights when they are built. If not, :meth:`solve` sends them.
+        whether blocks get their targets and weights when the blocks are built. If not, :meth:`solve` sends targets and
+        weights to the blocks.
     reads_again
-        whether each call of the preconditioner's method ``weigh`` may get the kernel values of the sampled rows again,
-        in slices of many rows. If false, the preconditioner stores a matrix that is computed from these values.
+        whether the preconditioner may request the kernel values between the sampled rows and C several times. If true,
+        the preconditioner may request the values again for each new set of weights of the rows
+        (:meth:`Preconditioner.weigh`). If false, the preconditioner requests the values once, and stores a matrix that
+        is computed from the values.
     """
 
     surveyed: Survey
@@ -180,9 +183,11 @@ class Rows(ABC):
 
     @contextmanager
     def lay_out(self, options: Options, dtype: str, k: int) -> Iterator[None]:
-        """Return a context in which the devices hold the rows and inducing points, with kernel values in ``dtype``.
+        """Return a context in which the devices hold the rows and the inducing points.
 
-        k: number of outputs, the same in all later calls of :meth:`solve`.
+        Kernel values between the rows and the inducing points are computed in ``dtype``.
+
+        k: number of outputs of every task that :meth:`solve` gets inside the context.
 
         Raises MemoryLimitError if the memory limit of a device is too small.
         """

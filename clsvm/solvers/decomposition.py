@@ -228,11 +228,13 @@ class Solver(Loop):
 
     @contextmanager
     def _lap(self, part: str) -> Iterator[None]:
-        """Measure the seconds of a ``with`` block, and add them to the seconds of a ``part`` of an outer iteration.
+        """Measure the seconds of a ``with`` block, which is one part of an outer iteration.
 
-        At the end of the block the host may wait for the device, so that the seconds include the device's work. It
-        waits only under three conditions: a report follows, the problem has more than UNTIMED rows, and the device's
-        profile asks for a convergence check after every outer iteration.
+        ``part`` is the name of the part, such as "select" or "update". The seconds are added to the total of this part
+        over all outer iterations. At the end of the block, the host may wait for the device, so that the seconds
+        include the device's work. The host waits only if all of three conditions hold: a report of the solve will be
+        made, the problem has more than UNTIMED rows, and the device's profile asks for a convergence check after every
+        outer iteration.
         """
         started = perf_counter()
         yield

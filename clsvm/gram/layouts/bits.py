@@ -27,7 +27,8 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
-_STEP = 1 << 14  # number of entries of X that are tested at a time, so that they stay in the first-level cache
+# binary() compares _STEP entries of X at a time with 0 and with 1, so that a CPU cache holds the entries.
+_STEP = 1 << 14
 
 
 def binary(X: Data) -> bool:
@@ -39,13 +40,20 @@ def binary(X: Data) -> bool:
 
 
 def words(d: int, dtype: str) -> int:
-    """Return the number of words that hold d bits, one for each feature. A word has the size of a ``dtype`` value."""
+    """Return the number of words for a row of d features, which takes one bit for each feature.
+
+    A word has as many bits as a value of ``dtype``: 32 for float32, and 64 for float64.
+    """
     return max(1, -(-d // (8 * np.dtype(dtype).itemsize)))
 
 
 @dataclass(frozen=True)
 class BitRows(LaneRows):
-    """Hold rows of 0 and 1 on the device, with a bit for each feature. The words of V rows stand interleaved."""
+    """Hold rows of 0 and 1 on the device, with one bit for each feature.
+
+    The bits of a row are stored in words of 32 or 64 bits. V is the number of rows that kernels compute side by side.
+    The words of V rows are interleaved: word 0 of each of these rows comes first, then word 1 of each, and so on.
+    """
 
     @property
     def length(self) -> int:

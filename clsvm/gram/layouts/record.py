@@ -10,8 +10,9 @@
 n is the number of rows, and d the number of features. V is the number of rows that kernels compute side by side. V
 consecutive rows are called a lane group.
 
-An estimated cost is the time of one value of K, in multiply-adds of a product of dense rows. The estimate counts the
-multiply-adds, the kernel function, the store, and a share of the kernel launches and of copying U.
+The estimated cost of a layout is the mean time to compute one value of K(X, U). The unit of the cost is the time of one
+multiply-add in a product of dense rows. The cost includes the multiply-adds of the value, evaluating the kernel
+function, and storing the value. The cost also includes an equal share of the kernel launches and of copying U.
 """
 
 import math
@@ -48,19 +49,19 @@ class Plan:
     Attributes
     ----------
     kind
-        the name of the layout.
+        name of the layout, which is the storage format of the rows.
     centre
-        (d,) float64 vector that is subtracted from each row before the cast to the dtype of K. For sparse layouts it is
-        0 in each column that has a zero, since subtraction would make an entry of that zero.
+        (d,) float64 vector that is subtracted from each row before the cast to the dtype of K. In sparse layouts, the
+        vector is 0 in each column that contains a zero, because subtraction would make this zero a stored nonzero.
     reason
-        the estimated costs by which the layout was chosen, in words.
+        text that lists the estimated costs by which the layout was chosen.
     partition
         the order of the columns and the number of columns that are stored densely; None for the caller's order.
     costs
-        the estimated cost of a kernel value by layout name; empty for a plan from a model file.
+        estimated cost of a kernel value, by layout name (:meth:`Layout.cost`). Empty for a plan from a model file.
     whole
-        ``costs`` plus 1 / n of the cost of converting a row to the layout, since a fit of n rows computes about n
-        kernel values with each row. The automatic choice is the layout with the lowest number in ``whole``.
+        total cost of a kernel value, by layout name: the number in ``costs`` plus (cost of converting a row) / n. A fit
+        of n rows computes about n kernel values with each converted row. layout="auto" chooses the lowest total cost.
     """
 
     kind: str
@@ -123,10 +124,8 @@ class Survey:
     def overhead(self, values: float, launches: int) -> float:
         """Return the cost of a value of K(X, U), apart from the cost of its multiply-adds.
 
-        The unit is the time of one multiply-add in a product of dense rows. The cost is the sum of two costs. The first
-        is the cost values * profile.value_cost of evaluating the kernel function and storing the value. The factor
-        ``values`` is a constant of the layout. The second is the cost of the ``launches`` kernel launches that compute
-        K(X, U), divided by the number of values in K(X, U).
+        values: cost of evaluating the kernel function and storing one value, in units of profile.value_cost.
+        launches: number of kernel launches that compute K(X, U). Each value bears an equal share of the launch cost.
         """
         shared = launches * self.profile.outer_cost / LAUNCHES / (self.n * self.working)
         return values * self.profile.value_cost + shared
@@ -134,10 +133,11 @@ class Survey:
     def at_once(self, cells: float, values: float, launches: int) -> float:
         """Return the cost of a value of K(X, U) if multiply-adds overlap with evaluations of the kernel function.
 
-        The multiply-adds cost ``cells``. Evaluating the kernel function and storing the value costs
-        b = values * profile.value_cost. The factor ``values`` is a constant of the layout. Because of the overlap, the
-        cost is not cells + b, but sqrt(cells^2 + b^2), little more than the larger of the two. Each value also bears an
-        equal share of the cost of the ``launches`` kernel launches that compute K(X, U).
+        cells: cost of the multiply-adds of one value. The unit is the time of one multiply-add of dense rows.
+        values: cost of evaluating the kernel function and storing one value, in units of profile.value_cost.
+        launches: number of kernel launches that compute K(X, U). Each value bears an equal share of the launch cost.
+
+        Let b = values * profile.value_cost. The overlap is assumed to lower the cost cells + b to sqrt(cells^2 + b^2).
         """
         return math.hypot(cells, values * self.profile.value_cost) + self.overhead(0.0, launches)
 
@@ -273,25 +273,25 @@ class Panel:
 
 
 class Launch(NamedTuple):
-    """Describe a launch of a kernel that computes K(X, U).
+    """Describe one launch of an OpenCL kernel, as a part of computing a product K(X, U).
 
     Attributes
     ----------
     first
-        index of the first lane group of X. A lane group is V rows whose values stand interleaved.
+        index of the first lane group of X in the launch. A lane group is V rows whose values are interleaved.
     groups
-        number of lane groups of X that the launch takes.
+        number of lane groups of X in the launch.
     arguments
-        the kernel's arguments for X and for the panel, the buffer of the right-hand rows U.
+        arguments of the OpenCL kernel for X, and for the buffer of the right-hand rows U.
     blocks
-        number of blocks of right-hand rows U. Each work-group can take some of the blocks.
+        number of blocks into which the rows U are divided. A work-group takes one or several blocks.
     kernel
-        name of the kernel in the program.
+        name of the OpenCL kernel in its program.
     items
         number of work-items of the launch on a CPU. 0 means the number that Layout.size returns.
     sums
-        true for a launch that computes no kernel values. It multiplies the values that an earlier launch stored by
-        weights, and adds them to sums. A product that only stores kernel values skips the launch.
+        whether the launch only adds up kernel values that an earlier launch has computed and stored. The launch then
+        adds weighted sums of these values to an array. If the caller wants no sums, the launch is left out.
     """
 
     first: int
@@ -304,17 +304,18 @@ class Launch(NamedTuple):
 
 
 class Reader(ABC):
-    """Read rows X in one layout for products K(X, U) with one kernel function.
+    """Prepare products K(X, U) between rows X in one layout and right-hand rows U, for one kernel function K.
 
-    A Reader copies the right-hand rows U into panels, which are buffers of U, and yields the launches over the rows X.
+    A Reader copies the rows U into a panel, which is a device buffer. A panel is divided into blocks of equally many
+    rows. The Reader then yields descriptions of the OpenCL kernel launches that compute K(X, U).
 
     Attributes
     ----------
     norms
-        buffer with a number for each row x of X, the squared norm |x|^2. The number is sum_j e(0, x_j) instead if x is
-        a CSR row and the kernel function has the form K(x, y) = f(sum_j e(x_j, y_j)).
+        buffer with the squared norm |x|^2 of each row x of X. If X is in CSR and the kernel function has the form
+        K(x, y) = f(sum_j e(x_j, y_j)) with functions e and f, the buffer has sum_j e(0, x_j) of each row x instead.
     width
-        number of rows in a block of a panel. The sizes of working sets are multiples of it.
+        number of rows in a block of a panel for many rows U. A panel for few rows U may have smaller blocks.
     """
 
     def __init__(self, layout: Any, stream: Stream, rows: Any, kernel: Kernel) -> None:
@@ -371,8 +372,9 @@ class Reader(ABC):
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
         """Yield the launches of a product K(X, U) over the lane groups ``groups`` of X.
 
-        A lane group is V rows whose values stand interleaved. ``panel`` is the buffer of the right-hand rows U. The
-        caller must run each launch before it takes the next one, since ``panel`` may change.
+        A lane group is V rows whose values are interleaved. ``panel`` holds the right-hand rows U, or one block of U at
+        a time if X is in CSR. The buffer ``count`` holds the number of rows U. This generator may copy a new block of U
+        to ``panel`` before it yields a launch, so the caller must enqueue each launch before it asks for the next one.
         """
 
     @abstractmethod
@@ -381,18 +383,11 @@ class Reader(ABC):
 
         A panel is a buffer with copies of some rows of X.
 
-        Parameters
-        ----------
-        groups
-            the lane groups of ``panel`` that are the rows R. A lane group is V rows whose values stand interleaved.
-        panel
-            the panel with R.
-        rows
-            buffer with the position in X of each row of ``panel``.
-        right
-            the panel whose first rows are U.
-        count
-            buffer with the number of rows U.
+        groups: the lane groups of ``panel`` that are the rows R. A lane group is V rows whose values are interleaved.
+        panel: the panel with R.
+        rows: buffer with the position in X of each row of ``panel``.
+        right: the panel whose first rows are U.
+        count: buffer with the number of rows U.
         """
 
 
@@ -456,7 +451,10 @@ class Layout(ABC):
 
     @abstractmethod
     def cost(self, survey: Survey) -> float | None:
-        """Return the cost of a value of K in multiply-adds of dense rows; None if "auto" may not choose the layout."""
+        """Return the estimated cost of computing one value of K; None if layout="auto" must not choose this layout.
+
+        The unit is the time of one multiply-add in a product of dense rows.
+        """
 
     def setup_cost(self, survey: Survey) -> float:
         """Return the cost of converting a row to the layout, without the cost of copying the row to the device.
@@ -477,10 +475,10 @@ class Layout(ABC):
         """Return the approximate size in bytes of a row of X in the layout, from which memory needs are estimated."""
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
-        """Return the part of a panel's size in bytes that does not depend on its number of rows.
+        """Return the part of a panel's size in bytes that is the same for any number of rows U.
 
-        A panel is the buffer of the rows U of products K(X, U), stored in blocks of ``width`` rows. Each row of U
-        adds :meth:`row_bytes` to the size of the panel.
+        A panel is a set of device buffers for the right-hand rows U of a product K(X, U). A panel is divided into
+        blocks of ``width`` rows. The size of a panel is this part plus :meth:`row_bytes` for each row of U.
         """
         return 0
 
@@ -490,9 +488,10 @@ class Layout(ABC):
 
     @abstractmethod
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Return the number of right-hand rows U of K(X, U) in a block of their buffer, the panel.
+        """Return the number of rows in a block of a panel.
 
-        ``shape`` is the size class of U: "two", "few" or "many" rows (profiles.shape_class).
+        A panel is a device buffer for the right-hand rows U of a product K(X, U), divided into blocks of equally many
+        rows. ``shape`` is the size class of U: "two", "few" or "many" rows (profiles.shape_class).
         """
 
     @abstractmethod
@@ -521,8 +520,9 @@ class Layout(ABC):
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
         """Return the OpenCL text and -D options of the kernel forward_back, or None if the layout has no such kernel.
 
-        The kernel computes K' H K v and reads the rows X once, where K = K(X, U) and K' is its transpose. v has one
-        column of coefficients for each output. H multiplies row i of K v by weights or by a matrix for row i.
+        The kernel computes K' H K v and reads the rows X only once. K is K(X, U), and K' is the transpose of K. v has
+        one column of coefficients for each output, so K v has one number for each row of X and each output. For each
+        row i of X, H multiplies row i of K v by a symmetric matrix H_i (outputs, outputs). H_i may be diagonal.
         """
         return None
 
