@@ -10,7 +10,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# To find the caller, ``warn`` skips stack frames of these packages. importlib's frames occur while clsvm is imported.
+# To find the caller, ``warn`` skips the stack frames of these packages.
+# importlib is one of the skipped packages, because clsvm may also warn while Python imports clsvm.
 _NOT_THE_CALLER = ("clsvm", "importlib")
 
 

@@ -1,70 +1,75 @@
-// Choose rows for a working set: on each of two sides, the ``quota`` rows that violate the optimality conditions most.
+// Choose the rows of a working set: on each of two sides, the ``quota`` rows that violate the optimality conditions
+// most.
 // The gradient of a row is the derivative of the dual objective by the row's coefficient. The objective is minimised.
-// The function bin_of defines the violation of a row. A row without a violation is on no side.
+// The function bin_of computes the violation of a row, and the side of the row:
 //   side 0:  the rows whose violation shrinks if their coefficient rises
 //   side 1:  the rows whose violation shrinks if their coefficient falls
-// In problems without a bias (macro NO_BIAS), all rows with a violation are on side 0, and side 1 has no rows.
-// Rows that are already in the working set (in_set[row] = 1) are on no side.
-// The rows of each side are counted in a histogram with the bins 0 .. BINS - 1. Bin 0 is for two extreme rows, which
-// are chosen first:
-//   low row:   the row with the smallest gradient of all rows whose coefficient is below its upper bound
-//   high row:  the row with the largest gradient of all rows whose coefficient is above its lower bound
-// In epsilon-SVR, the gradient at a coefficient of 0 is one-sided: to the right in the search for the low row, and to
-// the left in the search for the high row.
-// The low row is in bin 0 of side 0. The high row is in bin 0 of side 1, or in bin 0 of side 0 in problems without a
-// bias. An extreme row that is on no side is not counted. In nu-SVC and nu-SVR, the rows are divided into two groups,
-// and the coefficients of each group have a fixed sum. Each group has a low row and a high row. The extreme rows are
-// those of one group: the group in which the gradient of the high row minus the gradient of the low row is larger
-// (function read_extremes).
-// All other rows of a side are counted in the bins 1 .. BINS - 1. The rows with the largest violations are in bin 1.
-// If a row's violation is halved, the number of its bin rises by 128. Bin BINS - 1 also counts all rows with still
-// smaller violations.
-// On each side, rows are chosen bin by bin, from bin 0 on, until ``quota`` rows of the side are chosen. The bin that
-// completes the ``quota`` is called the side's last bin. If the last bin has more rows than are needed, the rows with
-// the lowest row numbers are chosen from it. If a side has fewer than ``quota`` rows, all rows of the side are chosen,
-// and BINS is stored as the number of the side's last bin.
-// All rows are divided into chunks. Chunk c has the rows c * chunk .. (c + 1) * chunk - 1. The kernels use the arrays:
-//   counts[c][side][bin]   number of rows of chunk c in a bin
-//   totals[side][bin]      number of rows of all chunks in a bin
-//   ends[side][0]          number of the side's last bin
-//   ends[side][1]          number of rows to choose from the side's last bin
-//   shares[side][0][c]     number of rows of chunk c in the bins before the side's last bin
-//   shares[side][1][c]     number of rows of chunk c in the side's last bin
+// A row without a violation is on no side. A row that is already in the working set (in_set[row] = 1) is on no side.
 // Four kernels run in this order:
-//   histogram   computes counts and totals
-//   threshold   computes ends from totals
-//   share       computes shares from counts and ends
-//   collect     writes the chosen rows to the working set, in places that it computes from shares
-// Work-items: threshold has one work-group. In the other kernels, work-group c takes chunk c, and consecutive items
-// read consecutive rows. If a work-group has a single item (on CPUs), totals and the kernel ``share`` are not used:
-// threshold computes ends and shares from counts.
+//   histogram   counts the rows of each side in bins by their violation
+//   threshold   finds the last bin of each side from which rows are chosen
+//   share       counts, for each chunk of rows, the rows in this last bin and the rows in the bins before it
+//   collect     writes the chosen rows to the working set
+// Each side has the bins 0 .. BINS - 1. The rows with the largest violations are in bin 0 and bin 1. From bin 1 on, the
+// number of a row's bin is higher by 128 if the violation of the row is half as large. Bin BINS - 1 also has all rows
+// with still smaller violations.
+// Rows are chosen bin by bin, from bin 0 on, until ``quota`` rows of the side are chosen. The bin in which the choice
+// ends is the side's last bin. If the last bin has more rows than are needed, the rows with the lowest row numbers are
+// chosen from it. If a side has fewer than ``quota`` rows, all rows of the side are chosen. Then BINS is stored as the
+// number of the last bin.
+// Bin 0 is reserved for two extreme rows, so that they are chosen first:
+//   low row, in bin 0 of side 0:   the row with the smallest gradient of all rows whose coefficient can rise (the
+//                                  coefficient is below its upper bound)
+//   high row, in bin 0 of side 1:  the row with the largest gradient of all rows whose coefficient can fall (the
+//                                  coefficient is above its lower bound)
+// An extreme row that is on no side is not counted in any bin. Some problems differ:
+//   problems without a bias (macro NO_BIAS):  Side 1 has no rows. Both extreme rows are in bin 0 of side 0.
+//   epsilon-SVR:  The dual objective has two one-sided derivatives by a coefficient of 0. The low row has the smallest
+//     derivative to the right, and the high row has the largest derivative to the left.
+//   nu-SVC and nu-SVR:  The rows are divided into two groups, and the coefficients of each group have a fixed sum. Each
+//     group has a low row and a high row. For each group, subtract the gradient of the low row from the gradient of the
+//     high row. Only the extreme rows of the group with the larger difference are in bin 0.
+// All rows are divided into chunks. Chunk c has the rows c * chunk .. (c + 1) * chunk - 1. The kernels use the arrays:
+//   counts[c][side][bin]   number of rows of chunk c in a bin, from histogram
+//   totals[side][bin]      number of rows of all chunks in a bin, from histogram
+//   ends[side][0]          number of the side's last bin, from threshold
+//   ends[side][1]          number of rows to choose from the side's last bin, from threshold
+//   shares[side][0][c]     number of rows of chunk c in the bins before the side's last bin, from share
+//   shares[side][1][c]     number of rows of chunk c in the side's last bin, from share
+// Work-items: threshold has one work-group. In the other kernels, work-group c takes chunk c. In histogram and collect,
+// consecutive work-items read consecutive rows. If a work-group has a single work-item (on CPUs), the array ``totals``
+// and the kernel ``share`` are not used. The kernel ``threshold`` then computes ends and shares from counts.
 #ifndef BINS
 #define BINS 2048  // bins of a side, a multiple of WG
 #endif
 
-// Select the entry of array e for a row with the lower bound lo. Constant indices keep the array in registers.
-// nu-SVC and nu-SVR have two groups of rows (GROUPS = 2). Entry 1 is for the rows with lo < 0, whose coefficients are
-// at most 0, and entry 0 for the other rows. Other problems have only entry 0.
+// Select the entry of array e for the group of a row with the lower bound lo. The array has one entry for each group.
+// nu-SVC and nu-SVR have two groups of rows (GROUPS = 2). Group 1 has the rows with lo < 0, whose coefficients are at
+// most 0. Group 0 has all other rows. In other problems all rows are in group 0.
+// The indices in the macro are constants, so that the compiler can keep the array in registers.
 #define MINE(e, lo) (GROUPS == 2 && wide_less(lo, wide_of(0)) ? (e)[GROUPS - 1] : (e)[0])
 
-// Return side * BINS + bin for row i, or -1 if the row does not violate the optimality conditions.
-// side is 0 if the violation shrinks when the row's coefficient rises, and 1 if it shrinks when the coefficient falls.
-// Each side has a histogram of violations with BINS bins. bin is the row's bin. Bins with smaller numbers have larger
-// violations.
-// in: fi, bi      gradient and coefficient of row i
-// in: up, low     whether the coefficient can rise, and whether it can fall
-// in: e.m, e.im   smallest gradient of all rows whose coefficient can rise, and the row that has it
-// in: e.M, e.iM   largest gradient of all rows whose coefficient can fall, and the row that has it
-// in: scale       1 / (largest violation of any row)
-// In problems with a bias, the violation v of row i is the larger of v0 and v1. side is 1 if v1 > v0, else 0.
-//   v0 = e.M - fi if ``up`` is true, else -1
-//   v1 = fi - e.m if ``low`` is true, else -1
-// In problems without a bias (macro NO_BIAS), side is always 0. If ``up`` is true and fi < 0, v is -fi. Otherwise v is
-// fi if ``low`` is true, else 0.
-// If v is not positive, the row does not violate the conditions.
-// epsilon-SVR: the dual objective has the term epsilon * |bi|, so its derivative jumps at bi = 0. The derivative to the
-// right of bi replaces fi where ``up`` is tested, and the derivative to the left of bi where ``low`` is tested.
-// bin is 0 for the rows e.im and e.iM. For all other rows,
+// Compute how much row i violates the optimality conditions (v), the row's side, and the row's bin. Return
+// side * BINS + bin, or -1 if v is not positive.
+// In problems with a bias, the side is 0 if v shrinks when the coefficient of row i rises, and 1 if v shrinks when the
+// coefficient falls. The rows of each side are counted in BINS bins by their v. Bins with lower numbers have rows with
+// larger v.
+// in: fi, bi      gradient of row i, without the term epsilon * |bi| of epsilon-SVR, and coefficient of row i
+// in: epsilon     epsilon of epsilon-SVR, and 0 in other problems
+// in: up, low     whether the coefficient can rise, and whether it can fall. Both are false if row i is already in the
+//                 working set.
+// in: e.m, e.im   smallest ``right`` of all rows whose coefficient can rise, and the number of the row that has it
+// in: e.M, e.iM   largest ``left`` of all rows whose coefficient can fall, and the number of the row that has it
+// in: scale       1 / (largest v of any row)
+// ``right`` and ``left`` are the derivatives of the dual objective to the right and to the left of bi. ``right`` and
+// ``left`` differ only if epsilon > 0 and bi = 0, because the objective has the term epsilon * |bi|.
+// nu-SVC and nu-SVR have two groups of rows. In these problems, e.m and e.M are extremes of the group of row i.
+// Problems with a bias: v is the larger of v0 and v1. The side is 1 if v1 > v0, else 0.
+//   v0 = e.M - right if ``up`` is true, else -1
+//   v1 = left - e.m if ``low`` is true, else -1
+// Problems without a bias (macro NO_BIAS): the side is 0, and v is the first of these numbers whose condition is true:
+//   -right if ``up`` is true and right < 0;   left if ``low`` is true;   0 in all other cases
+// The bin is 0 for the rows e.im and e.iM. For all other rows,
 //   bin = 1 + min(depth, BINS - 2),   depth = (bits(1) - bits(v * scale)) / 2^16   (integer division)
 // bits(a) are the bits of the float a, read as an integer. If v is halved, depth increases by 128.
 inline int bin_of(const int i, const wide fi, const wide bi, const wide epsilon, const bool up, const bool low,
@@ -94,19 +99,21 @@ inline float violation_of(const Extremes e) {
   return isfinite(violation) ? violation : 0.0f;  // 0 if no row can rise or none can fall: an extreme is infinite
 }
 
-// Find the extreme gradients of each group g of rows, and write them to e[g]. Return the float 1 / v, where v is the
-// largest violation of all groups. Return 0 if no row violates the optimality conditions.
+// Find the smallest and the largest gradient of each group g of rows, and write them to e[g]. Return the float 1 / v,
+// where v is the largest violation of all groups. Return 0 if no row violates the optimality conditions.
 // nu-SVC and nu-SVR have two groups of rows, and the coefficients of each group have a fixed sum. In other problems all
 // rows are one group.
 // in:  pieces             number of chunks of rows
-// in:  numbers, places    the extreme gradients of each chunk, and the numbers of their rows (extremes.cl)
-// out: e[g].m, e[g].im    the smallest gradient of rows whose coefficient can rise, and the number of its row
-// out: e[g].M, e[g].iM    the largest gradient of rows whose coefficient can fall, and the number of its row
+// in:  numbers            for each chunk and group, the smallest and the largest gradient, from the kernel ``extremes``
+// in:  places             for each chunk and group, the indices of the rows that have these two gradients
+// in:  values, indices    local memory
+// out: e[g].m, e[g].im    the smallest gradient of rows whose coefficient can rise, and the index of that row
+// out: e[g].M, e[g].iM    the largest gradient of rows whose coefficient can fall, and the index of that row
 // The violation of group g is e[g].M - e[g].m. In problems without a bias (macro NO_BIAS) the violation is the larger
 // of e[g].M and -e[g].m.
-// The rows im and iM are chosen first for the working set. An SMO iteration changes two rows of one group. So with two
-// groups, only the rows im and iM of the group with the larger violation are kept. In the other group, im and iM are
-// set to INT_MAX, which is not the number of any row.
+// The caller chooses the rows im and iM first for the working set. An SMO iteration changes two rows of one group. So
+// if there are two groups, only the group with the larger violation keeps its indices im and iM. In the group with the
+// smaller violation, im and iM are set to INT_MAX, which is not the index of any row.
 INLINED float read_extremes(Extremes *e, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   float violation = 0;
@@ -157,14 +164,16 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
   }
 }
 
-// Sum a histogram that counts rows by their violation of the optimality conditions. It has BINS bins, and bins[k] is
-// the number of rows in bin k. Bins with lower numbers have rows with larger violations. Rows are chosen for the
-// working set from bin 0, then from bin 1, and so on. Bin ``last`` is the last bin from which rows are chosen. ``last``
-// is BINS if all rows are chosen because the histogram has too few rows.
+// Count the rows in the bins before bin ``last`` of a histogram, and the rows in bin ``last``. The bins divide rows by
+// their violation of the optimality conditions. Bins with lower numbers have rows with larger violations. Rows are
+// chosen for the working set from bin 0, then from bin 1, and so on.
+// in:  last      the last bin from which rows are chosen, as an earlier step has found it. ``last`` is BINS if the
+//                histogram has fewer rows than the working set asks for, so that all rows are chosen.
+// in:  bins      bins[k] is the number of rows in bin k, for k = 0 .. BINS - 1
+// in:  scratch   local memory
 // out: *better   number of rows in the bins before bin ``last``: bins[0] + ... + bins[last - 1]
 // out: *ties     number of rows in bin ``last``: bins[last], or 0 if last = BINS
-// Work-items: the items of a work-group read consecutive bins, and item 0 writes both results. ``scratch`` is local
-// memory.
+// Work-items: the work-items of a work-group read consecutive bins, and work-item 0 writes both results.
 INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
   const int lid = get_local_id(0);
   int mine = 0, total;
@@ -216,14 +225,17 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
 }
 
 #if WG > 1
-// Count rows that can be chosen for the working set, for each chunk c of rows and each of two sides s.
+// Count rows by their bins, for each chunk c of rows and each of two sides s: the rows in the bins before bin ``last``,
+// and the rows in bin ``last``. From these counts, the next kernel finds the place of each row in the working set.
 // Side 0 has the rows whose violation of the optimality conditions shrinks if their coefficient rises. Side 1 has the
 // rows whose violation shrinks if their coefficient falls. In problems without a bias, all rows are on side 0.
-// The rows of each side are divided into BINS bins by their violation. Bin 0 has the rows with the largest violations.
-// Each side has a bin ``last``. All rows of the bins before bin ``last`` are chosen, and some or all rows of bin
-// ``last``. If all rows of the side are chosen because the side has too few rows, ``last`` is BINS.
-// in:  counts   counts[c][s][k] is the number of rows of chunk c and side s in bin k
-// in:  ends     ends[s][0] is the number ``last`` of side s
+// An earlier kernel divided the rows of each side into BINS bins by their violation. Bin 0 has the rows with the
+// largest violations. A given number of rows is chosen from each side, from bin 0 on. ``last`` is the bin of side s in
+// which this number is reached. All rows in the bins before bin ``last`` are chosen, and some or all rows in bin
+// ``last``. If side s has fewer rows than the given number, ``last`` is BINS, and all rows of side s are chosen.
+// in:  counts     counts[c][s][k] is the number of rows of chunk c and side s in bin k
+// in:  ends       ends[s][0] is the number ``last`` of side s
+// in:  n, chunk   not used
 // out: shares   rows in the bins before bin ``last``:  shares[s][0][c] = counts[c][s][0] + ... + counts[c][s][last - 1]
 //               rows in bin ``last``:                  shares[s][1][c] = counts[c][s][last], or 0 if last = BINS
 // Work-items: one work-group takes one chunk c.
@@ -239,12 +251,16 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 }
 #endif
 
-// Write the numbers of the chosen rows to the working set ws. The first ``stay`` entries of ws are rows of the previous
-// working set, and are left unchanged. The next ``quota`` entries are for side 0, and ``quota`` more for side 1.
-// Side 0 has the rows whose violation shrinks if their coefficient rises, and side 1 the rows whose violation shrinks
-// if it falls. A histogram divides the rows of each side into bins. Bins with smaller numbers have larger violations.
-// ends[side][0] is the last bin from which rows are chosen. The rows of all earlier bins are written first, and then
-// rows of the last bin, both in ascending order of their numbers.
+// Write the indices of the chosen rows to the working set ws, and set in_set[i] = 1 for each chosen row i.
+// The first ``stay`` entries of ws are rows of the previous working set, and are left unchanged. The next ``quota``
+// entries are for the rows of side 0, and the ``quota`` entries after them are for the rows of side 1.
+// Side 0 has the rows whose violation of the optimality conditions shrinks if their coefficient rises. Side 1 has the
+// rows whose violation shrinks if their coefficient falls.
+// An earlier kernel divided the rows of each side into bins by their violation. Bins with lower numbers have rows with
+// larger violations. All rows in the bins before bin ends[side][0] are chosen. From bin ends[side][0], the first
+// ends[side][1] rows are chosen.
+// On each side, the rows from the bins before bin ends[side][0] are written first, in ascending order of their indices.
+// Then the rows from bin ends[side][0] are written, in ascending order of their indices.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict epsilon, global uchar *restrict in_set,

@@ -6,26 +6,26 @@
 // in:      Q       (W, W), the kernel values among the rows of ws
 // in:      f, hi   (problems, n), the gradients of all n rows, and the upper bounds of their coefficients
 // in, out: b       (problems, n), the coefficients of all n rows. They change only at the end of the solve.
-// out:     delta   (problems, W), the changes of the coefficients by the solve. During the solve, B is stored here.
-// Arrays during the solve, for the rows k = 0 .. W - 1 of ws. F, U and D are stored in ``state``:
-//   B[p][k]   the current coefficient of row k in problem p
+// out:     delta   (problems, W), the changes of the coefficients by the solve
+// scratch: state   memory for the arrays F, U and D below
+// Arrays during the solve, for the rows k = 0 .. W - 1 of ws:
+//   B[p][k]   the current coefficient of row k in problem p. B is in the buffer ``delta`` until the solve ends.
 //   F[p][k]   the gradient of row k in problem p, minus a number that is the same in all problems. The number is the
 //             mean of the row's smallest and largest gradient at the start. Subtracting it does not change violations.
 //   U[p][k]   0 if B[p][k] is below its upper bound, else infinity
 //   D[p]      the change of B[p][j] in the previous iteration. Row j is the row that the previous iteration changed.
-// Work-items: one, which computes with vectors of DW rows (fold.cl). In each iteration the work-item adds
-// D[p] * Q[j][k] to F[p][k], for all problems p and rows k. In the same pass it computes for each row k the difference
-// top - m of two numbers:
+// The violation of row k is M - m. M is the largest F[p][k] among the problems p in which B[p][k] is above its lower
+// bound. m is the smallest F[p][k] among the problems p in which B[p][k] is below its upper bound. A row with
+// M - m <= 0 is optimal.
+// The kernel does not compute M. It computes top - m, which is equal to max(M - m, 0):
 //   top = max_p F[p][k],   m = min_p (F[p][k] + U[p][k])
-// So m is the smallest F[p][k] among the problems p in which B[p][k] is below its upper bound. By definition, the
-// violation of row k is M - m. M is the largest F[p][k] among the problems p in which B[p][k] is above its lower bound.
-// A row with M - m <= 0 is optimal.
-// The numbers top and M can differ, because top includes the coefficients at their lower bounds. Let C be the penalty
-// of row k. The lower bound of its coefficients is -C in each problem. The upper bound is C in the problem of the row's
-// class, and 0 in all other problems. Suppose that the row has the coefficient -C in a problem r. The row's other
-// coefficients are then at their upper bounds, because the sum of all its coefficients is 0. So m is F[r][k], and top
-// is max(M, m). If no coefficient of the row is at its lower bound, top is M, and M >= m. In both cases, top - m is
-// max(M - m, 0): the violation of the row if it is positive, and otherwise 0.
+// Proof: let C be the penalty of row k. The lower bound of its coefficients is -C in each problem. The upper bound is C
+// in the problem of the row's class, and 0 in all other problems. First case: no coefficient of row k is at its lower
+// bound. Then top is M, and M >= m. Second case: row k has the coefficient -C in a problem r. The other coefficients of
+// row k are then at their upper bounds, because the sum of all its coefficients is 0. So m is F[r][k], and top is
+// max(M, m).
+// Work-items: one, which computes with vectors of DW rows (fold.cl). In each iteration, the work-item adds
+// D[p] * Q[j][k] to F[p][k] for all problems p and rows k. In the same pass it computes top - m for each row k.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times the largest violation
 // at the start. It also ends after ``most`` iterations. During the solve, counters[0] is the number of iterations of
 // all earlier solves. When counters[0] plus the iterations of this solve reach ``budget``, the solve ends too.

@@ -46,7 +46,7 @@ def block(
     weights: weights of the rows.
     points: the inducing points.
     encoding: converts y to numbers.
-    task: the loss, the penalty and the constant part of the decision function.
+    task: the loss, the penalty and the intercept of the fit.
     """
     y, weights = encoding.encoded(y, weights)
     return RowBlock.built(stream, X, points, replace(task, y=y, weights=weights))
@@ -60,18 +60,20 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
     weighted
         for each chunk, the number of rows with positive weight.
     encoding
-        how targets are converted to numbers, the same for all chunks.
+        object that converts labels or targets to numbers. It is the same for all chunks.
     task
-        loss, penalty and constant part of the decision function. The targets of single rows stay on the workers.
-        For a classifier, ``task.y`` (k, c) has the targets of k outputs for each of c classes. For a regression,
-        ``task.y`` (k, 2) has the smallest and the largest target of each output.
+        loss, penalty and intercept of the fit. The intercept is computed from all targets before the solve. The targets
+        of single rows stay on the workers. For a classifier with k outputs and c classes, column j of ``task.y`` (k, c)
+        has the k numeric targets of a row of class j. For a regression with k outputs, ``task.y`` (k, 2) has the
+        smallest and the largest target of each output.
     """
 
     weighted: list[int]
     encoding: Encoding
     task: Task
     with_targets = True
-    reads_again = False  # the preconditioner reads kernel values only once: each read is a request to all chunks
+    # The preconditioner reads kernel values of training rows once, because each read copies rows from the workers.
+    reads_again = False
 
     def survey(self, kernel: Kernel, options: nystrom.Options) -> nystrom.Survey:
         plan, finest, device = self.planned(kernel, options)

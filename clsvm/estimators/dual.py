@@ -32,7 +32,7 @@ _HARD_MARGIN = 1e30  # bound of the coefficients if C is infinite, for a hard ma
 
 
 class Machine(KernelEstimator):
-    """Fit an SVM by the dual problem that a subclass defines, as the base class of the SVM estimators."""
+    """Fit an SVM by solving the dual problems that a subclass defines. This is the base class of the SVM estimators."""
 
     def _options(self) -> Options:
         given = self._solver_params()
@@ -52,9 +52,9 @@ class Machine(KernelEstimator):
             return None
         before, (count, n) = len(self.dual_coef_), shape
         if before != count:
-            numbers = f"{before} in the last fit, {count} now"
             raise ValueError(
-                f"warm_start: multi_class must be as in the last fit, got another number of dual_coef_ rows: {numbers}"
+                f"warm_start: multi_class must be as in the last fit, which gave {before} rows of dual_coef_; "
+                f"with the present multi_class, dual_coef_ gets {count} rows"
             )
         if n < self.shape_fit_[0]:
             known = self.shape_fit_[0]
@@ -97,8 +97,11 @@ class Machine(KernelEstimator):
     ) -> None:
         """Set the learnt attributes, except classes_, from the solver's results ``fit``.
 
-        ``coefficients`` has the rows of dual_coef_, and a column for each of n training rows. ``index`` (n,) is each
-        row's class.
+        X: the n training rows.
+        kernel: kernel function of the fit.
+        coefficients: array with the rows of dual_coef_ and a column for each of the n training rows. dual_coef_ itself
+            has only the columns of the support vectors.
+        index: number of the class of each training row, (n,); zeros for a task without classes.
         """
         report, of_classes = fit.report, TASKS[self._task].kind == CLASSES
         support = np.flatnonzero(coefficients.any(axis=0))
@@ -120,7 +123,8 @@ class Machine(KernelEstimator):
         vectors: Any = self.support_vectors_
         plan = fit.plan and layouts.unrestricted_plan(fit.plan)
         if plan and len(plan.centre) != vectors.shape[1]:
-            plan = None  # the plan lacks the empty columns that the fit removed, but the support vectors have them
+            # ``plan`` describes X without its empty columns, but the support vectors have all columns of X.
+            plan = None
         if isinstance(kernel, Precomputed):
             vectors = support
             self._rows_of_fit = X if self._user_kernel else None

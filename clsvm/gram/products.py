@@ -1,19 +1,21 @@
-"""Compute products with a kernel matrix K from rows.
+"""Compute kernel matrices K(X, U), and products of weights with them, on a device.
 
-X are the n training rows. U are the right-hand rows of a product K(X, U). The buffer that holds U is called a panel.
-D (problems, capacity) are weights of the rows U, and c (problems, n) are sums, with a row for each of several dual
-problems. ``capacity`` is the number of rows that fit in the panel.
+X are the n training rows. U are some rows that were copied into a device buffer, which is called a panel. ``capacity``
+is the number of rows for which the panel has room. D (problems, capacity) are weights of the rows U, with a row of
+weights for each of several dual problems. c (problems, n) are sums, with a row of sums for each dual problem.
 
     gather: copy U and its squared norms into the panel, given the positions of U in X.
-    tile: compute K(U, U).
-    accumulate: add D K(U, X) to the sums c, and write K(U, X) to a store if the caller passes one.
+    tile: compute the kernel matrix K(U, U).
+    accumulate: add the product D K(U, X) to the sums c, or write the kernel matrix K(U, X) to a buffer, or do both.
 
-:class:`Operator` names these products for the solvers. :class:`Gram` computes them from rows that one device holds.
-Rows are stored in lane groups: V rows that kernels compute side by side (layouts/record.py).
+:class:`Operator` is the interface of these methods for the solvers. :class:`Gram` implements the methods for rows that
+one device holds. The rows X are stored in groups of V rows that OpenCL kernels compute side by side. Such a group is
+called a lane group (layouts/record.py).
 
-Every value K(x, u) is computed by one chain of operations in the order of the columns, so its bits do not depend on the
-other rows of a product. Layouts with the same order of columns give the same bits, except for element-wise kernel
-functions. Matrix units (tensor cores) round in their own way.
+Each kernel value is computed by one chain of operations in the order of the columns of X. So the bits of a kernel value
+do not depend on the other rows in X and U. The bits are the same for all storage formats that have the same order of
+columns, with one exception: kernel functions of the form f(sum_j e(x_j, y_j)). Matrix units (tensor cores) round in
+their own way.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +36,8 @@ from clsvm.opencl.contexts import Kernel as DeviceKernel
 from clsvm.opencl.stream import ALIGNMENT, Buffer, Stream
 
 Slots = dict[int, Buffer]
-# Largest cost of a GPU launch, in multiply-adds: 0.2 s on a small GPU. A driver may reset a GPU if a launch takes 2 s.
+# MAX_LAUNCH is the largest number of multiply-adds in one launch on a GPU. A small GPU takes 0.2 s for this number.
+# More work on a GPU is divided into several launches, because a driver may reset a GPU if a launch takes 2 s.
 MAX_LAUNCH = 1e11
 PASSING = 8 << 20  # largest size in bytes of a temporary store of kernel values, so that a CPU cache holds the store
 # A temporary buffer of kernel values has values for at least MIN_STORE_ROWS rows of X, or for all rows if X has fewer.
@@ -68,7 +71,10 @@ class Store(NamedTuple):
     near: bool = False
 
     def arguments(self) -> tuple[Any, ...]:
-        """Return the arguments for the OpenCL kernel's parameters STORE_PARAMETERS, which epilogue.mako defines."""
+        """Return the arguments for the parameters that OpenCL kernels need to store rows of K.
+
+        The macro STORE_PARAMETERS in epilogue.mako is the list of these parameters.
+        """
         return (*self.slabs, self.slab_rows, np.int64(self.ld), self.slot)
 
 
@@ -104,7 +110,10 @@ class Update(NamedTuple):
     sections: int = 0
 
     def arguments(self) -> tuple[Any, ...]:
-        """Return the arguments for the OpenCL kernel's parameters UPDATE_PARAMETERS, which epilogue.mako defines."""
+        """Return the arguments for the parameters that OpenCL kernels need to add D K(U, X) to the sums c.
+
+        The macro UPDATE_PARAMETERS in epilogue.mako is the list of these parameters.
+        """
         return self.problems, np.int64(self.n), self.c, self.D, self.capacity
 
 
@@ -177,13 +186,17 @@ class Operator(Protocol):
     width: int
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Return an empty panel, a buffer with room for ``capacity`` or more right-hand rows U of a product K(X, U).
+        """Return an empty panel with room for at least ``capacity`` rows.
 
-        Set ``square`` if :meth:`tile` or :meth:`between` will compute kernel values between rows of the panel.
+        A panel is a device buffer. Rows U are copied into the panel before a kernel matrix K(X, U) is computed. Set
+        ``square`` if :meth:`tile` or :meth:`between` will compute kernel values between rows of the panel.
         """
 
     def panel_bytes(self, capacity: int) -> int:
-        """Return the size in bytes of a panel, the buffer of ``capacity`` rows U of products K(X, U)."""
+        """Return the size in bytes of a panel with room for ``capacity`` rows.
+
+        A panel is a device buffer. Rows U are copied into the panel before a kernel matrix K(X, U) is computed.
+        """
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         """Return a view of the rows ``first`` to ``first + capacity - 1`` of a filled panel.
@@ -209,12 +222,17 @@ class Operator(Protocol):
         """Write K(U, U) to ``tile.out`` for the rows U in the buffer ``panel``, which was made with square=True."""
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
-        """Add D K(U, X) to the sums c, and write K(U, X) into ``store``.
+        """Add the product D K(U, X) to sums c, and write the kernel matrix K(U, X) to device memory.
 
-        U are the right-hand rows in the buffer ``panel``, and X the operator's rows. The buffer ``count`` holds the
-        number of rows U. ``update`` holds the weights D and the sums c. ``store`` or ``update`` may be None. A positive
-        ``end`` says that the caller needs the product only for the rows of X before position ``end``. ``end`` is a
-        multiple of V, the number of rows that kernels compute side by side.
+        X are the n rows of the operator, and U are the rows in ``panel``. D (problems, capacity) are weights of the
+        rows U. c (problems, n) are sums.
+
+        panel: device buffer of the rows U.
+        count: device buffer with the number of rows U. For ``update.sections`` > 0, :class:`Update` says what it holds.
+        store: the buffers to which K(U, X) is written, or None if K(U, X) is not needed.
+        update: object that holds D and c, or None if no sums are needed.
+        end: 0 if the results are needed for all rows X. Otherwise the results are needed only for the rows of X at the
+            positions 0 .. end - 1. ``end`` is a multiple of V, the number of rows that kernels compute side by side.
         """
 
     def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
@@ -254,22 +272,26 @@ def _product(store: Store | None, update: Update | None) -> str:
 
 
 class Gram(Operator):
-    """Compute products with K for one kernel function and one set of rows on the device.
+    """Compute kernel matrices K(X, U), and products of weights with them, for one kernel function on one device.
+
+    X are the rows of the Gram, which the device holds. U are rows that are copied into a panel, which is a device
+    buffer.
 
     Attributes
     ----------
     reader
-        object that copies rows U into a panel, the buffer of U, and yields the launches of products K(X, U). Its class
-        depends on the layout of the rows X.
+        object that copies rows U into a panel. For a kernel matrix K(X, U), the reader yields descriptions of kernel
+        launches, one after another. The class of the reader depends on the storage format of the rows X.
     numbers
         the kernel function's scalar arguments, such as gamma.
     squared
-        buffer of the rows' squared norms as the matrix units (tensor cores) compute them, or None.
+        buffer of the squared norms of the rows X as the matrix units (tensor cores) compute them, or None.
     min_tiles
-        each work-group of a product computes a large block of K only if the product then has at least this many
-        work-groups. With fewer work-groups, compute units would idle, so the blocks are smaller.
+        least number of work-groups for which each work-group computes a large block of K(X, U). If large blocks would
+        give fewer work-groups, smaller blocks are used, so that no compute units idle.
 
-    ``slots`` is a dictionary in which :meth:`slot` keeps the buffers that it makes. Several Grams may share ``slots``.
+    The parameter ``slots`` is a dictionary in which :meth:`slot` keeps the buffers that it makes. Several Grams may
+    share ``slots``.
     """
 
     resident = True
@@ -283,7 +305,7 @@ class Gram(Operator):
         self.numbers = kernel.scalars(rows.dtype)
         self._grams: dict[tuple[str, str, str], tuple[DeviceKernel, dict[str, int]]] = {}
         self._slots: Slots = {} if slots is None else slots
-        self._plain: Gram | None = None  # a Gram of the same rows whose kernels add to sums without storing K
+        self._plain: Gram | None = None  # computes sums from the same rows without a temporary buffer of K
         self.squared: Buffer = None  # squared norms, computed by the matrix units (tensor cores)
         self.min_tiles = stream.compute_units
 
@@ -451,11 +473,18 @@ class Gram(Operator):
         return tiles >= self.min_tiles
 
     def prepared(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
-        """Return functions, one for each launch. Calling all of them adds D K(U, X) to the sums c of ``update``.
+        """Return functions that together add weighted kernel values to sums. Each function starts one kernel launch.
 
-        ``update`` also holds the weights D. The right-hand rows U are in sections, which are ranges of rows of
-        ``panel``. K is summed over each section separately. X are the dense rows in the lane groups ``groups`` (V rows
-        each). The functions may be called again after new data are written to the same buffers.
+        The rows U in ``panel`` are divided into ranges, which are called sections. Each section has an array c of sums,
+        with a sum c[p, i] for each dual problem p and each row x_i of X. Calling all functions adds
+        sum_u D[p, u] K(u, x_i) over the rows u of the section to c[p, i]. D[p, u] is a weight. The functions may be
+        called again after new data are written to the same buffers.
+
+        groups: the part of X to take, as indices of lane groups. A lane group is V rows of X, which must be dense.
+        panel: device buffer of the rows U.
+        count: device buffer with three numbers for each section: the number of its rows, its first row in ``panel``,
+            and the index of its array c.
+        update: object that holds the weights D and the arrays c.
         """
         single = len(groups) == 1 and self.stream.profile.style == "simd"
         product = "sections, one group" if single else "sections"
@@ -484,7 +513,7 @@ class Gram(Operator):
                 one = one._replace(arguments=(values, at, self.squared, d, count, vectors, panel.squared))
             kernel, numbers = self._program(product, shape, units, one.kernel)
             cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # multiply-adds for V rows of X
-            each = numbers.get("GROUPS", 1)  # lane groups (V rows each) of a work-group
+            each = numbers.get("GROUPS", 1)  # number of groups of r.lanes rows of X that one work-group takes
             step = max(1, one.groups) if simd else each * max(1, int(MAX_LAUNCH / (each * cells)))
             for begin in range(0, one.groups, step):
                 some = min(step, one.groups - begin)

@@ -116,18 +116,23 @@ class Folds(Fits):
     def _solve_fits(
         self, job: Job, subproblems: list[Subproblem], prepared: PreparedFit, before: list[FoldSolution]
     ) -> list[FoldSolution]:
-        """Solve the dual problems ``subproblems`` of a fit, and return the solutions.
+        """Solve the dual problems of one fit of a grid search, and return the solutions.
 
-        Each problem is solved as a problem over all n rows of the search. Rows that take no part in it have the
+        Each dual problem is extended to all n rows of the search. Rows that do not belong to the dual problem have the
         coefficient 0.
 
-        before: solutions of a similar fit, from which the solves start; empty if there is no such fit.
+        job: the fit, which is an estimator with its parameters, and a fold.
+        subproblems: the dual problems, over the training rows of the fold.
+        prepared: the solver with the rows of the search on the device.
+        before: solutions of a similar fit, from which the solves start; empty if there is no similar fit.
 
-        If rounding of kernel values could change a decision value by more than DECISION_ERROR, the solution is checked
-        in float64. The solve continues if the check fails.
+        A solution is checked in float64 if rounding errors of kernel values could change a decision value by more than
+        DECISION_ERROR. If the check fails, the solver continues from this solution. It then uses the gradients
+        that the check computed in float64.
 
-        Return an empty list if a solve stalls, if a solution to be checked has not converged, or if the dtype is too
-        coarse for the tolerance. The search then calls the estimator's own ``fit``.
+        Return an empty list in three cases: a solve stalls, a solve ends before convergence although its solution needs
+        the check in float64, or the dtype of kernel values is too coarse for the tolerance ``tol``. After an empty
+        list, the search calls the estimator's own ``fit``.
         """
         estimator, began = job.estimator, perf_counter()
         options, copies = self.options(estimator), TASKS[estimator._task].copies
@@ -201,7 +206,8 @@ class FoldSolution(NamedTuple):
         b, f = found.b, found.f.copy()
         rows = certificate.rows_to_check(problem, b, f, np.full(problem.n, found.error_bound), settings["tol"])
         rows[stored_rows] = True
-        # ``error_bound`` leaves out rounding in updates of f, which matters in float64. So all of f is computed anew.
+        # ``error_bound`` does not include rounding errors of the updates of the gradients f during a solve.
+        # After a solve in float64, f is computed anew for all rows, because errors of the updates of f matter then.
         rows |= found.dtype == "float64"
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
         optimality = certificate.of(problem, b, f)
@@ -284,7 +290,8 @@ class NystromFolds(Fits):
         parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, outputs // k))
         with prepared.lay_out(options, dtypes[0], k * len(parts[0])):
             prepared.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))
-            last: dict[int, Vector] = {}  # maps a fold's number to the coefficients (k, m) of its last fit
+            # ``last`` maps the index of a fold to the coefficients of its last fit, (outputs, inducing points).
+            last: dict[int, Vector] = {}
             for part in parts:
                 self._solve_fits(part, prepared, last)
                 yield
@@ -294,8 +301,8 @@ class NystromFolds(Fits):
 
         part: the fits to solve.
         prepared: the rows of the search on the device.
-        last: dictionary from a fold to the coefficients (k, m) of the fold's previous fit. The solve starts from them.
-            The method replaces them by the coefficients of this solve.
+        last: dictionary from a fold to the coefficients (outputs, inducing points) of the fold's previous fit. The
+            solve starts from these coefficients. The method replaces them by the coefficients of this solve.
 
         If the solve stalls in float32 although the device has float64, store no results and no coefficients. The search
         then calls the estimator's own ``fit``.

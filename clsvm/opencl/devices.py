@@ -1,7 +1,7 @@
 """Find and test the OpenCL devices of this machine, choose one, and give it a profile.
 
 :func:`devices` lists all devices. :func:`find` returns the device that a user names. :func:`default_profile` returns
-the profile of a device: the sizes of OpenCL kernels and the costs of operations that suit the device.
+the profile of a device: sizes for OpenCL kernels, such as work-group sizes, and estimated costs of operations.
 
 A device is usable if a small fit on it gives the right result. The small fit runs in a separate process, because a
 broken OpenCL runtime may end the process. If the fit passed, an empty file in a folder of :func:`runtime.folders`
@@ -285,7 +285,7 @@ def device_list(spec: Any) -> list[Any]:
     if not isinstance(spec, list | tuple):
         return [spec]
     if not spec:
-        raise TypeError(f"{_KINDS}, or a list of at least one of them, got {spec!r}")
+        raise TypeError(f"device must have at least one entry if it is a list, got {spec!r}")
     return list(spec)
 
 
@@ -315,7 +315,9 @@ def _whole(device: cl.Device, here: list[cl.Device]) -> cl.Device:
         except cl.Error:
             whole = None
         if whole is None:
-            raise DeviceError(f"expected a device of this process or a sub-device of one, got {device}")
+            raise DeviceError(
+                f"expected an OpenCL device that clsvm has found, or a sub-device of such a device, got {device}"
+            )
     return whole
 
 
@@ -358,10 +360,10 @@ def _names(device: cl.Device) -> tuple[str, str]:
 
 
 def default_profile(info: DeviceInfo) -> Profile:
-    """Return a device's profile, the sizes of OpenCL kernels and costs of operations that suit the device.
+    """Return a device's profile: sizes for OpenCL kernels, such as work-group sizes, and costs of operations.
 
-    The environment variable CLSVM_PROFILE can name the profile; otherwise the kind of the device decides. The sizes
-    that ``clsvm tune`` found for the device replace those of the profile.
+    The environment variable CLSVM_PROFILE can name the profile; otherwise the kind of the device decides. If the
+    command ``clsvm tune`` has found better sizes for the device, these sizes replace the sizes of the profile.
     """
     return _default_profile(info, os.environ.get("CLSVM_PROFILE"), profiles.tuned_state(), *PROFILES.values())
 
@@ -377,7 +379,9 @@ def tuning_key(info: DeviceInfo) -> str:
 
 
 def untuned_profile(info: DeviceInfo) -> Profile:
-    """Return a device's profile (sizes of kernels, costs of operations) without the results of ``clsvm tune``.
+    """Return a device's profile without the results of the command ``clsvm tune``.
+
+    A profile has sizes for OpenCL kernels, such as work-group sizes, and estimated costs of operations.
 
     The environment variable CLSVM_PROFILE can name the profile; otherwise the kind of the device decides. Work-group
     sizes in the profile are reduced to the limit that the device reports.

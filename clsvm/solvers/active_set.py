@@ -1,6 +1,6 @@
 """Solve dual problems of at most a few thousand rows on which SMO converges slowly, by the active set method.
 
-Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  sums of b fixed or free; on the host in float64
+Solves:   minimise 1/2 b'Kb + q'b + epsilon * sum |b|,  lo <= b <= hi,  equality constraints on sums of b (see below)
 Given:    the kernel matrix K (m, m), the linear term q, the bounds lo and hi, and feasible coefficients b
 Returns:  b, the gradients f = K b + q, the KKT violation and the number of steps
 Stops:    violation <= tol / 2, or several factorizations in a row brought no progress, or the caller stops it
@@ -10,16 +10,21 @@ Source:   Scheinberg 2006 (An efficient implementation of an active set method f
         F    <- the free coefficients, and the coefficients at a bound that violate optimality most
         L L' <- Cholesky factorization of K_FF, the kernel matrix among F, plus a small multiple of the identity
         repeat until a step reaches no bound:
-            d    <- the step to the minimum over F with the sums of b fixed, by L and a Schur complement
-            b, f <- b + t d, f + t K d; t = 1, or less so that no coefficient passes a bound
+            d    <- the step to the minimum over F under the equality constraints, by L and a Schur complement
+            t    <- the step length of least objective along d, or less so that no coefficient passes a bound
+            b, f <- b + t d, f + t K d
             fix the coefficients that reached a bound
 
 A step moves all free coefficients at once towards their joint minimum. The active set method takes about one step for
 each coefficient that reaches a bound or leaves it. SMO takes millions of iterations on some problems: with features of
 very different sizes, with nearly equal rows of opposite labels, or with a large C.
 
-The problems of all classes in Crammer and Singer's multiclass SVM are solved together. In these problems, the
-coefficients of a row have a fixed sum over the classes.
+The equality constraints depend on the problem. The dual of an SVM with a bias fixes the sum of all coefficients b. The
+duals of nu-SVC and nu-SVR fix two sums: the sum over the coefficients with lo < 0, and the sum over all others. The
+dual of an SVM without a bias fixes no sum. Crammer and Singer's multiclass SVM has a problem for each class, and the
+problems of all classes are solved together. For each row, the sum of its coefficients over the classes is fixed.
+
+All computations are made on the host in float64.
 """
 
 from collections.abc import Callable
@@ -135,10 +140,12 @@ class _State:
         self.group, self.total = problem.group.ravel(), problem.totals
 
     def refresh(self) -> None:
-        """Correct rounding errors in the fixed sums of the coefficients b, then compute the gradients f = K b + q.
+        """Correct rounding errors in sums of the coefficients b, then compute the gradients f = K b + q.
 
-        K is the kernel matrix, and q the linear term of the dual. If all coefficients of a fixed sum are at bounds up
-        to rounding errors, they are moved to these bounds, and their sum is not corrected.
+        K is the kernel matrix, and q is the linear term of the dual problem. The equality constraints of the dual
+        problem fix the values of sums of coefficients. A sum is corrected if it differs from its fixed value. There is
+        one exception: if all coefficients of a sum are at bounds up to rounding errors, the coefficients are moved to
+        these bounds, and the sum is not corrected.
         """
         sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
         for g in np.flatnonzero(sums != self.total):
@@ -177,7 +184,8 @@ class _State:
         """
         inside, entering, middle = optimality.inside, np.zeros(len(self.b), np.int8), optimality.offset
         if optimality.fixed_sums:
-            # With the middle of the smallest and largest derivative as offset, some coefficients rise and others fall.
+            # Coefficients can be chosen to rise where the dual's derivative is below ``middle``, and to fall above it.
+            # ``middle`` is halfway between the smallest and the largest derivative of the dual by a coefficient.
             with np.errstate(invalid="ignore"):
                 between = (optimality.least + optimality.most) / 2
             middle = np.where(np.isfinite(between), between, optimality.rho)[optimality.group]
@@ -228,10 +236,11 @@ class _State:
         return epsilon_term, np.where(positive & (epsilon > 0), np.maximum(lo, 0), lo), top
 
     def update_gradient(self, rows: Rows, step: Vector) -> None:
-        """Add K times a step of some coefficients to the gradients f; K is the kernel matrix.
+        """Update the gradients f = K b + q after some coefficients b have changed; K is the kernel matrix.
 
-        rows: indices of the coefficients in the vector of all problems' coefficients.
-        step: changes of the coefficients.
+        rows: indices of the changed coefficients. The vector of all coefficients has the m coefficients of the first
+            problem, then the m coefficients of the second problem, and so on.
+        step: the change of each of these coefficients.
         """
         row, f = rows % self.m, self.f.reshape(-1, self.m)
         for part in np.unique(rows // self.m):
@@ -245,11 +254,14 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
     Return the number of steps that changed a coefficient, and the number of coefficients that were fixed at a bound.
     If the dual has a term epsilon * |b| with epsilon > 0, 0 is a bound too.
 
-    inside: mask of the coefficients between their bounds, which are free.
-    entering: 1 for a coefficient that becomes free to rise, -1 for one that becomes free to fall, 0 for all others.
+    state: coefficients and gradients, which the function changes.
+    inside: mask of coefficients between their bounds. These coefficients are free.
+    entering: 1 for a coefficient that is made free too and shall rise, -1 for a coefficient that is made free too and
+        shall fall, and 0 for every other coefficient.
     ridge: first ridge to try. Let H be the Hessian of the dual for the k free coefficients. The product
-        ridge * k * (largest diagonal entry of H) is added to the diagonal of H. If the sum is not positive definite, a
-        larger ridge is tried.
+        ridge * k * (largest diagonal entry of H) is added to the diagonal of H. If the matrix is then not positive
+        definite, a larger ridge is tried.
+    most: largest number of steps.
     """
     F = np.flatnonzero(inside | (entering != 0))
     if not F.size:

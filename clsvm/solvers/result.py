@@ -34,11 +34,11 @@ class Settings:
     working_set
         number of rows of a working set.
     cache_bytes
-        bytes of the row cache.
+        size in bytes of the row cache, which stores rows of the kernel matrix K on the device.
     cache_after
         number of rows of K that are computed before the row cache begins to store rows.
     kernel_scale
-        rounding error of a kernel value in units of its dtype's eps.
+        rounding error of a kernel value, in units of the machine epsilon of the dtype of kernel values.
     exact
         function that computes the product K b of the kernel matrix with coefficients b in float64, for given rows. None
         if the solve needs no float64 check.
@@ -48,18 +48,20 @@ class Settings:
     progress
         progress display, or None.
     max_time
-        largest number of seconds, None for no limit.
+        largest number of seconds that the solve may take, None for no limit.
     start
         feasible coefficients (problems, n) at the start; None stands for ``Problem.initial``.
     known_gradient
-        coefficients near ``start`` and their gradients, from which the gradients at ``start`` are computed; or None.
+        pair of arrays (problems, n), or None: coefficients near ``start``, and the gradients at these coefficients. The
+        solver computes the gradients at ``start`` from this pair.
     known_exact
         mask of the rows whose gradients in ``known_gradient`` come from float64 kernel values, (n,); or None.
     save
         function that stores coefficients, or None. It is called every ``save_every`` seconds and at Ctrl-C.
     reported
-        whether a report follows. If so, the host measures the seconds of each part of an outer iteration, records
-        points of the solve, and checks the rounding errors of the objectives.
+        whether the caller makes a report of the solve. If true, the host measures the seconds of each part of an outer
+        iteration. The host also records the objectives and the KKT violation at some convergence checks, and checks the
+        rounding errors of the objectives.
     """
 
     tol: float

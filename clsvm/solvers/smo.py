@@ -34,7 +34,8 @@ MAX_CERTIFICATES = 20
 FEW_ROWS = 4096
 # The duality gap needs a pass over all rows. For working sets of W rows, it is computed every GAP_ROWS / W iterations.
 GAP_ROWS = 512
-# The parts of a solve that are timed: "free" is a Newton step, "gap" the objectives, "exact" the float64 check.
+# PARTS names the timed parts of a solve. The part "free" is the Newton steps, which change only free coefficients.
+# In PARTS, "gap" is the computation of the primal and dual objectives, and "exact" is the check in float64.
 PARTS = ("select", "subproblem", "tile", "rows", "update", "free", "gap", "exact")
 
 
@@ -169,7 +170,8 @@ class Loop(ABC):
     def _now(self) -> tuple[Problem, Vector, Vector]:
         """Return the problem, its coefficients and its gradients, in the caller's order of rows.
 
-        The bounds and the linear term of the problem are rounded to the device's numbers.
+        The bounds and the linear term of the problem are rounded as on the device, which stores them as doubles or as
+        pairs of floats.
         """
 
     @abstractmethod
@@ -194,18 +196,26 @@ class Loop(ABC):
         """
 
     def _between_checks(self, optimality: Optimality) -> bool:
-        """Prepare the outer iterations until the next convergence check, or replace them by a Newton step.
+        """Do the work of a subclass between a convergence check and the next outer iteration.
 
-        Return whether a Newton step was made.
+        A subclass may reserve memory for the row cache, compute rows of the kernel matrix in advance, and make a Newton
+        step. Return whether a Newton step was made. The base method does nothing.
         """
         return False
 
     def cleared(self) -> AbstractContextManager[None]:
-        """Return a context manager that may free device buffers for its block, and allocates them again at the end."""
+        """Return a context manager for a ``with`` statement whose body needs much device memory.
+
+        Before the body runs, the context manager may free device buffers of the solver. After the body, the context
+        manager allocates these buffers again.
+        """
         return nullcontext()
 
     def run(self) -> Result:
-        """Iterate until the solve ends, and return its result. On Ctrl-C, save the coefficients and raise the error."""
+        """Iterate until the solve ends, and return the result.
+
+        On Ctrl-C, save the coefficients if ``settings.save`` is given, and raise KeyboardInterrupt.
+        """
         try:
             return self._run()
         except KeyboardInterrupt:
@@ -258,8 +268,10 @@ class Loop(ABC):
     def _confirm(self, status: Status, violation: float) -> tuple[Status | None, bool]:
         """Check in float64 whether a solve that ended with ``status`` in its own dtype has converged.
 
-        Return (status, False) if it has converged. Return (None, True) if it continues, from gradients in float64.
-        Return (STALLED, False) after more than MAX_CERTIFICATES checks.
+        Return a pair: the status with which the solve ends, and whether the solve must continue. If the solve has
+        converged, the pair is (status, False). Otherwise the solve continues from the gradients that the check computed
+        in float64, and the pair is (None, True). If more than MAX_CERTIFICATES checks have found that the solve has not
+        converged, it ends, and the pair is (STALLED, False).
 
         violation: KKT violation before the check.
         """
@@ -334,10 +346,11 @@ class Loop(ABC):
         return bool(history.outer) and optimality.steps == history.steps
 
     def _record_check(self, optimality: Optimality) -> float:
-        """Update trace and progress display. Return the relative duality gap if it may end the solve now, else nan.
+        """Record a convergence check for the report and the progress display. Return the relative duality gap or nan.
 
-        The gap may end the solve only at outer iterations whose number is a multiple of a constant. A repeated fit
-        therefore ends at the same iteration.
+        The caller ends the solve if the returned gap is at most ``gap_tol``. The gap is returned if ``gap_tol`` is
+        given and the number of outer iterations is a multiple of a constant. Otherwise nan is returned, even if the gap
+        was computed for the report. So a repeated fit ends at the same outer iteration.
         """
         s, history, now = self.settings, self.history, perf_counter()
         every = max(1, GAP_ROWS // (self.W * self.sync)) * self.sync

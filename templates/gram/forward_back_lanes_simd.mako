@@ -6,17 +6,20 @@ ${lanes.settings()}
 //   r[p][i] = sum_q H[i][p][q] * t[q][i]
 //   result[p][u] = sum_i K[u][i] * r[p][i]
 // K[u][i] is the kernel value of row u of U and row i of X. v[p][u] is a coefficient. H[i] is a symmetric matrix for
-// row i of X, with a row and a column for each output. It is given by weights w and, if ``shares`` is not null, by
-// probabilities s:
+// row i of X, with a row and a column for each output. H[i] is computed from weights w. If ``shares`` is not null, H[i]
+// is computed from probabilities s too:
 //   shares = null    H[i] is diagonal, with the weights w[p][i]
 //   otherwise        H[i] = w[0][i] * (diag(s_i) - s_i s_i^T), with the vector s_i of the numbers s[p][i]
 // In:
-//   values, at, columns_at, columns    the rows X of d features, in lane groups: the values of V rows are interleaved
-//                                      (tiles_lanes_simd.mako)
-//   panel           the rows U
-//   count           count[0] is the number of rows of U
+//   values, at, columns_at, columns    the rows X of d features. V consecutive rows are a lane group, and their values
+//                                      are interleaved (tiles_lanes_simd.mako).
+//   group0, groups  the launch takes ``groups`` lane groups of X, from the lane group with the number group0 on
+//   panel, count    the rows U, in blocks of UB rows whose values are interleaved, and the number count[0] of rows U
+//   capacity        the number of rows U for which ``panel`` has room, at least count[0]
 //   xx, uu          squared norms of the rows of X and of U
-//   weights         (outputs, capacity), the coefficients v
+//   problems        the number of outputs
+//   weights         (outputs, capacity), the coefficients v. The entries from count[0] on stand for no row of U.
+//   n               the number of rows X, with padding rows
 //   w               (outputs, n) if per_output is 1, else one row (1, n) for all outputs
 //   shares          (outputs, n), the probabilities s, or null
 //   absent          absent[i] is 1 if row i is padding, where K may be infinite
@@ -25,9 +28,10 @@ ${lanes.settings()}
 //            the work-items.
 // Scratch memory:
 //   tiles, sums_t, sums_r    for K, t and r
-// Work-items: each takes BLOCK lane groups, SUB of them at a time. It stores their kernel values in ``tiles``: SUB * V
-// contiguous values for each u, which stay in the core's caches. Then it computes r, and adds K[u][i] * r[p][i] to its
-// terms, for up to four outputs p at a time.
+// Work-items: each work-item takes BLOCK lane groups of X, in steps of SUB lane groups. In each step, the work-item
+// first stores the kernel values of SUB * V rows i and all rows u in ``tiles``. The values in ``tiles`` stay in the
+// core's caches. Then the work-item computes r for these rows i. At last it adds K[u][i] * r[p][i] to its sums in
+// ``parts``, for up to four outputs p at a time.
 // Precision: K has the type ``real``. Terms of t are added in this type over RUN rows u, and terms of the result over
 // the rows of SUB lane groups. Sums of this length are then added in a wider type, double or pairs of floats.
 #define to_realv CAT(CAT(convert_, REAL), V)

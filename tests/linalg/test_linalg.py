@@ -140,7 +140,7 @@ WRONG: tuple[tuple[Any, tuple[Any, ...], type[Exception], str], ...] = (
 PLANS: tuple[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str], ...] = (
     ((5,), {"tile": 0}, ValueError, "tile must be >= 1, got 0"),
     ((5,), {"tile": 2.0}, TypeError, "tile must be an integer >= 1, got 2.0"),
-    ((5,), {"device": []}, TypeError, "or a list of at least one of them"),
+    ((5,), {"device": []}, TypeError, "device must have at least one entry if it is a list"),
     ((0,), {}, ValueError, "n must be >= 1, got 0"),
     ((True,), {}, TypeError, "n must be an integer >= 1, got True"),
     ((5, "int8"), {}, TypeError, "dtype must be float32 or float64, got 'int8'"),

@@ -98,7 +98,7 @@ def test_finer_products_and_memory(device: str) -> None:
     np.testing.assert_allclose(small.dual_coef_, fitted([device]).dual_coef_, rtol=0, atol=1e-5)
     with pytest.raises(MemoryLimitError):
         fitted([device] * 2, memory_limit=20_000)
-    with pytest.raises(TypeError, match="or a list of at least one of them"):
+    with pytest.raises(TypeError, match="device must have at least one entry if it is a list"):
         fitted([])
     with pytest.raises(DeviceError, match="no OpenCL device matches 'nowhere'"):
         fitted([device, "nowhere"])
