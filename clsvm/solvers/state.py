@@ -259,8 +259,9 @@ class State:
     def now(self) -> tuple[Problem, Vector, Vector]:
         """Return a :class:`Problem`, the coefficients b and the gradients, in the caller's order of rows.
 
-        The bounds and the linear term of the problem are rounded as on the device, which stores them as doubles or as
-        pairs of floats.
+        The Problem holds one or more dual problems over the same rows. The coefficients are an array (problems, rows),
+        and so are the gradients. The bounds and the linear terms in the Problem are rounded as on the device, which
+        stores them as doubles or as pairs of floats.
         """
         f = self.gradients()
         certificate.finite(f, self.gram.kernel)

@@ -38,10 +38,10 @@ typedef CAT(REAL, 4) four;
 //   xx, uu                 squared norms: xx[i] = |x_i|^2, uu[u] = |y_u|^2
 // Out:
 //   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
-// Lane group g has the rows i = g * V .. g * V + V - 1. A lane group stores only the features that are nonzero in at
-// least one of its rows. In each other feature, all its rows are zero. The stored features of a lane group are numbered
-// s = 0, 1, ... Stored feature number s of lane group g is feature j = columns[columns_at[g] + s] of X. With the macro
-// DENSE, each lane group stores all features, and j = s. With integer divisions:
+// A lane group is V rows of X whose values are interleaved. Lane group g has the rows i = g * V .. g * V + V - 1.
+// A lane group may leave out features that are zero in all of its rows. The stored features are numbered s = 0, 1, ...
+// Stored feature number s of lane group g is feature j = columns[columns_at[g] + s] of X. With the macro DENSE, each
+// lane group stores all features, and j = s. With integer divisions:
 //   x_i[j] = values[at[g] + s * V + i % V],   g = i / V
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB]
 // V, UB, GROUPS, BLOCKS and DEPTH are macros. A work-group takes GROUPS lane groups, which are GROUPS * V rows x_i. It
