@@ -191,10 +191,10 @@ def open_streams(device: Any, memory_limit: int | str | None) -> Iterator[list[D
 
 
 class OnDevices:
-    """Send requests to parts in threads of this process, one thread for each device.
+    """Send requests to parts in this process. A request to a part runs in the thread of the part's device.
 
-    A part is an object that stores some of the training rows. ``owners[i]`` is the index in ``threads`` of the thread
-    that uses part i. ``build(stream, i)`` makes and returns part i on that thread's stream.
+    A part is an object that stores some of the training rows on a device. ``owners[i]`` is the index in ``threads`` of
+    the thread that uses part i. ``build(stream, i)`` makes and returns part i on that thread's stream.
     """
 
     def __init__(

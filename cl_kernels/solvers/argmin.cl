@@ -6,8 +6,9 @@
 //     Each work-item passes a value *value and its index *index. The function replaces both by the smallest value of
 //     the group and the index of the smallest value.
 //   NAME_2(value, index, other, other_index, values, indices)
-//     Each work-item passes two values, *value and *other. The smallest *value and the smallest *other of the group are
-//     found separately.
+//     Each work-item passes two values, *value and *other, and their indices *index and *other_index. The smallest
+//     *value of the group and its index replace *value and *index. Separately, the smallest *other of the group and its
+//     index replace *other and *other_index.
 // ``values`` and ``indices`` are arrays in local memory. NAME needs ENTRIES_EACH entries in each of these two arrays,
 // and NAME_2 needs 2 * ENTRIES_EACH entries in each.
 // A group has WG work-items. If WG is at most RADIX = 16, every item finds the smallest of the WG values. If WG is

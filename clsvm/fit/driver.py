@@ -66,7 +66,8 @@ def solve(
         precomputed kernel, X is the kernel matrix (n, n).
     subproblems: dual problems, each over all rows or some of them.
     since: perf_counter() at the start of the fit.
-    before: outcome of the subproblems over the same rows X that this fit has solved already, or None if there are none.
+    before: result of the previous call of this function in the same fit, for other subproblems over the same rows X.
+        None if this is the first call.
 
     Raises ValueError if memory is too small, if no device supports ``options.dtype``, or if a row's squared norm or a
     kernel value is too large for the dtype. Raises CheckpointError if the checkpoint belongs to another fit.
@@ -237,8 +238,8 @@ def _large_pieces(sizes: Sequence[int], large: list[int], n: int, devices: int) 
     """Divide the subproblems with the indices ``large`` into pieces of work: lists of indices.
 
     The subproblems over all n rows are divided equally into one piece for each device. The subproblems of such a piece
-    share a cache of rows of the kernel matrix. A subproblem over fewer than n rows is a piece of its own. Pieces with
-    only one such subproblem come after the shared pieces, in descending order of the number of rows.
+    share a cache of rows of the kernel matrix. Each subproblem over fewer than n rows is a piece of its own. These
+    pieces come after the pieces of subproblems over all rows, in descending order of their numbers of rows.
 
     sizes: number of rows of each subproblem.
     n: number of rows of X.

@@ -60,10 +60,10 @@ Values = Callable[[slice], NDArray[np.floating]]
 # The unit of JITTER is eps * m * (mean diagonal entry).
 # GROWTH: after a failed Cholesky factorisation with pivots, its tolerance for zero pivots grows by this factor.
 JITTER, GROWTH = 4.0, 10.0
-# A Cholesky pivot counts as zero if it is at most a tolerance, which is relative to the matrix's mean diagonal entry.
-# MAX_PIVOT_TOL: largest relative tolerance for zero pivots of a Cholesky factorisation if the devices lack float64.
-# MAX_PIVOT_TOL_64: largest relative tolerance for zero pivots of a Cholesky factorisation if the devices have float64.
-# If a Cholesky factorisation fails even with the largest tolerance for zero pivots, the matrix counts as indefinite.
+# A Cholesky pivot counts as zero if it is at most t * (mean diagonal entry of the matrix). The number t grows until the
+# factorisation succeeds. If it fails even with the largest t that is allowed, the matrix counts as indefinite.
+# MAX_PIVOT_TOL: upper limit of t if the devices lack float64.
+# MAX_PIVOT_TOL_64: upper limit of t if the devices have float64.
 MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
 SINGULAR = 1e10  # if the inducing points' kernel matrix has a larger condition number, points may be left out
 SMALL_WORK = 1 << 30  # linear algebra with fewer multiply-adds uses one thread
@@ -73,7 +73,7 @@ _BLOCK, _ROWS, _SUMMED = 512, 4096, 1024
 RATIOS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # candidates for the ratio of sampled rows to inducing points
 FEW_SAMPLE_STEPS = 150  # assumed conjugate gradient steps if the preconditioner is made from the inducing points alone
 # HOST: a float64 multiply-add on the host costs as much time as HOST multiply-adds of a dense product on the device.
-# OUTPUT: adding kernel value * coefficient to a sum costs as much time as OUTPUT multiply-adds of a dense product.
+# OUTPUT: in a pass, using a kernel value for one output costs as much as OUTPUT multiply-adds of a dense product.
 HOST, OUTPUT = 2.0, 3.0
 # Each Newton step restarts conjugate gradients, so RESTART_FACTOR multiplies the theoretical number of CG steps.
 RESTART_FACTOR = 2.0
@@ -105,7 +105,8 @@ class Spectrum(NamedTuple):
         rounding error of A'A if A'A is computed as a sum over sampled rows (:meth:`Preconditioner.sample_sums`). The
         error is divided by the penalty. If ``noise`` is infinity, A'A is not computed as a sum.
     dimension
-        effective dimension tr(K (K + penalty m I)^-1), or infinity if the effective dimension was not computed.
+        effective dimension tr(K (K + penalty m I)^-1). If it was not computed, ``dimension`` is infinity, and
+        :func:`sampled` uses m in its place.
     """
 
     noise: float = np.inf
@@ -462,8 +463,8 @@ class Preconditioner:
         """Return the array u (k, r) for the coefficients ``alpha`` (k, m) of m inducing points and k outputs.
 
         K (m, m) is the kernel matrix of the inducing points, and r is the rank of K. Row i of u is R alpha_i, where
-        alpha_i is row i of ``alpha``. R (r, m) is a factor of K = R'R, up to rounding, where ' transposes. If r = m, R
-        is the upper triangular Cholesky factor T of K.
+        alpha_i is row i of ``alpha``. R (r, m) is a factor of K = R'R, up to rounding, where ' transposes. If K was
+        factored without pivots, R is the upper triangular Cholesky factor T.
         """
         with _threads(alpha.size * self.rank):
             if self._R is not None:
@@ -520,16 +521,19 @@ def sampled(
 ) -> tuple[int, bool]:
     """Choose how the preconditioner samples rows of a fit with n rows, m inducing points and k outputs.
 
-    Return the number of sampled rows, and whether :meth:`Preconditioner.sample_sums` uses them. Otherwise
-    :meth:`Preconditioner.sample` uses them. The choice has the least estimated time of the preconditioner and the
-    solves together. The result (m, False) means that the inducing points are the sample.
+    Sampled rows are used by one of two methods. :meth:`Preconditioner.sample` computes a matrix from them once, and
+    stores it. After :meth:`Preconditioner.sample_sums`, each call of :meth:`Preconditioner.weigh` computes a sum over
+    them. Return the number of sampled rows, and True for :meth:`Preconditioner.sample_sums` or False for
+    :meth:`Preconditioner.sample`. The choice has the least estimated time of the preconditioner and the solves
+    together. The result (m, False) means that the inducing points are the sample.
 
     value_cost: cost of computing one kernel value in a pass over the rows, in multiply-adds.
     tol: residual at which a solve ends.
     quadratic: whether the loss is quadratic. If so, a task needs one linear solve.
     tasks: number of tasks that share the sample. A task is a loss with targets, weights and a penalty.
     spectrum: estimates for the inducing points' kernel matrix. With :meth:`Preconditioner.sample_sums`, conjugate
-        gradients are assumed to take sqrt(1 + 2 * spectrum.noise) times as many steps. If ``spectrum`` is None,
+        gradients are assumed to take sqrt(1 + 2 * spectrum.noise) times as many steps as with
+        :meth:`Preconditioner.sample`. If ``spectrum`` is None or the loss is not quadratic,
         :meth:`Preconditioner.sample_sums` is not chosen.
     """
     noise, dimension = spectrum or Spectrum()

@@ -137,7 +137,8 @@ class Stream:
                 yield other
         finally:
             self.allocated -= nbytes
-            # The two streams may reach their peaks at different times. The sum of the two peaks is an upper bound.
+            # The two streams may reach their peaks at different times. The sum of the two peaks is an upper bound of
+            # the largest number of bytes that both streams together have allocated at a time.
             self.peak = max(before, self.peak - nbytes + other.peak - start)
 
     def charge(self, nbytes: int) -> None:

@@ -368,7 +368,8 @@ def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np
 
     The sample has at most SAMPLE = 256 rows. It has the 64 rows with the largest ``sizes``, because their kernel values
     have the largest rounding errors. Each of these 64 rows represents only itself. The other rows are sorted by their
-    largest |b| over all problems. Every t-th row of this order is taken, with an integer t.
+    largest |b| over all problems. Every t-th row of this order is taken, with the smallest integer t for which at most
+    192 rows are taken. Each of them represents the same number of rows.
 
     b: coefficients of the dual problems, (problems, n).
     sizes: for each of the n rows, a number that grows with the rounding errors of the row's kernel values. For most

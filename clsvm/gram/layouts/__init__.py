@@ -99,7 +99,7 @@ def unrestricted_plan(plan: Plan) -> Plan:
     """Return ``plan`` with a layout that can store any numbers, because rows to predict may contain any numbers.
 
     A layout is a format in which a device stores rows, and ``plan`` names it. Only the layout "bits" is restricted: it
-    stores the numbers 0 and 1. "bits" is replaced by the layout of least estimated cost among "dense", "csr" and
+    stores only the numbers 0 and 1. "bits" is replaced by the layout of least estimated cost among "dense", "csr" and
     "clustered". A plan with any layout except "bits" is returned unchanged.
     """
     if not LAYOUTS[plan.kind].binary:
@@ -139,12 +139,12 @@ def cheaper_plan(plan: Plan, X: Data) -> Plan:
 
 
 def streamed_plan(plan: Plan, X: Data, limit: float = np.inf) -> Plan:
-    """Return ``plan`` with a layout for rows X (n, d) that each pass over the data copies to the device again.
+    """Return ``plan`` with a layout for rows X (n, d) that are copied to the device again in each of many passes.
 
     "csr" replaces the layouts "hybrid" and "inverted", because separating dense from sparse columns takes longer than
-    it saves. "dense" replaces the layouts "clustered" and "bits", as in :func:`single_pass_plan`. If X is sparse and
-    would take more than ``limit`` bytes as dense float64 rows, "csr" replaces "clustered" and "bits" instead. The
-    layouts "dense" and "csr" are kept.
+    it saves. "dense" replaces the layouts "clustered" and "bits", as in :func:`single_pass_plan`. But if X is sparse
+    and would take more than ``limit`` bytes as dense float64 rows, "csr" replaces "clustered" and "bits". The layouts
+    "dense" and "csr" are kept.
     """
     return _as(plan, CSR.name) if LAYOUTS[plan.kind].splits else single_pass_plan(plan, X, limit)
 
