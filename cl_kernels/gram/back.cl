@@ -23,8 +23,8 @@
 // u, and each of its work-items adds the terms of some rows i.
 // forth and back compute up to OUT outputs at a time, so that they read K fewer times.
 // Precision: forth and back add RUN terms at a time in the type ``real``, the type of K. They add the results in the
-// type ``wide``, which is double or a pair of floats. With the macro EXACT, v and r have the type ``wide``, and forth
-// and back compute all sums in this type.
+// type ``wide``, which is double or a pair of floats. With the macro EXACT, forth and back read v and r in the type
+// ``wide``, and compute all sums in this type. residual and coupled always write r in the type ``real``.
 #ifndef ROWS_EACH
 #define ROWS_EACH 4
 #endif

@@ -6,6 +6,7 @@
 // in:      Q       (W, W), the kernel values among the rows of ws
 // in:      f, hi   (problems, n), the gradients of all n rows, and the upper bounds of their coefficients
 // in, out: b       (problems, n), the coefficients of all n rows. They change only at the end of the solve.
+// in, out: counters   counters[0] is the number of iterations of all solves so far
 // out:     delta   (problems, W), the changes of the coefficients by the solve
 // scratch: state   memory for the arrays F, U and D below
 // Arrays during the solve, for the rows k = 0 .. W - 1 of ws:

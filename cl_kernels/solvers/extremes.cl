@@ -245,8 +245,9 @@ INLINED void combine(Extremes *found, const int pieces, const int g, global cons
 }
 
 // Compute three sums over each chunk of rows. The host adds the sums of all chunks. From the totals it computes the
-// primal and the dual objective. The dual problem is to maximise
-//   dual(b) = -(1/2 * b^T K b + q^T b + epsilon * sum |b|),   lo <= b <= hi,   with the kernel matrix K
+// primal and the dual objective. The dual problem is to minimise
+//   1/2 * b^T K b + q^T b + epsilon * sum |b|,   lo <= b <= hi,   with the kernel matrix K
+// If the decision function has an offset, the sum of b is fixed too. With SPLIT, the sum over each group is fixed.
 // In:
 //   b, lo, hi    (n,), the signed coefficients of the n rows, and their lower and upper bounds
 //   q            (n,), the linear term
@@ -260,7 +261,8 @@ INLINED void combine(Extremes *found, const int pieces, const int g, global cons
 //     loss = sum max(lo * (rho - f + epsilon), hi * (rho - f - epsilon), 0)
 // With the sums over all rows, the objectives are
 //   dual = -(quadratic / 2 + linear),   primal = quadratic / 2 + loss - sum rho * b
-// For C-SVC, sum rho * b is 0, and the objectives are equations 1 and 2 of Cotter, Srebro and Keshet 2011.
+// ``dual`` is the minimised function with the opposite sign. For C-SVC, sum rho * b is 0, and the objectives are
+// equations 1 and 2 of Cotter, Srebro and Keshet 2011.
 kernel OF_GROUP void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi,
                       global const wide *restrict epsilon, global const wide *restrict q, global const wide *restrict rho,

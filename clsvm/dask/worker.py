@@ -83,7 +83,9 @@ class Numbers:
 
     @staticmethod
     def summary(y: Any, weights: Any) -> Summary:
-        """Return the weighted mean, the smallest and the largest target of a chunk, and the sum of the weights.
+        """Summarise the targets of a chunk: their weighted mean, the sum of the weights, and the range of the targets.
+
+        The range is from the smallest to the largest target of the rows with positive weight.
 
         y: the targets of the chunk's rows, (n,), or (n, k) for k outputs.
         weights: the sample weights of the rows, (n,); or one weight for all rows; or None.
@@ -263,8 +265,9 @@ class WorkerActor:
         """Call the method ``name`` of part i of a fit with the arguments ``given``, and return the part's reply.
 
         version: number of requests that the part has answered so far, by the caller's count. The worker keeps a count
-            of its own. If the two counts differ, the part is not called. None skips this comparison. The caller gives
-            None with its first request to a part, and with the first request after the part was lost.
+            of its own. If the two counts differ, the part is not called. None skips this comparison, and the worker
+            counts from 0 again. The caller gives None with its first request to a part, and with the first request
+            after the part was lost.
 
         Return :class:`Lost` if this worker does not hold the part, or if the two counts differ.
         """
@@ -352,9 +355,9 @@ def take(
 ) -> tuple[Data, NDArray[np.intp]]:
     """Return the selected rows of the chunk X, and the index in X of each selected row.
 
-    indices: numbers of the rows to select, counted from 0 over all rows of X, and returned unchanged. If ``weighted``
-        is true and ``weights`` is given, ``indices`` count only the rows with positive weight. For example, number 0
-        then selects the first row with positive weight. The returned indices count all rows of X in either case.
+    indices: numbers of the rows to select. If ``weighted`` is true and ``weights`` is given, they count only the rows
+        with positive weight. For example, number 0 then selects the first row with positive weight. Otherwise they
+        count all rows of X. The returned indices count all rows of X in either case.
     weights: weights of the rows of X, or None.
     weighted: whether ``indices`` count only the rows with positive weight, if ``weights`` is given.
     """
@@ -376,7 +379,9 @@ def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int 
 
 
 def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
-    """Return four numbers about a chunk's rows X (n, d), from which rounding errors of kernel values are bounded.
+    """Return four numbers about the sizes and the entries of a chunk's rows X (n, d).
+
+    From these numbers, a fit determines whether intermediate values of the kernel function leave the range of a dtype.
 
     The first two numbers are the largest and the smallest nonzero size of a row. The size of a row is usually its
     squared norm. An element-wise kernel function is K(x, y) = f(sum_j e(x_j, y_j)) with functions f and e of numbers.

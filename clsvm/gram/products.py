@@ -215,7 +215,7 @@ class Operator(Protocol):
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
         """Copy the rows of X at the positions rows[0 .. count - 1] into ``panel``, the buffer of the rows U of K(X, U).
 
-        Position -1 gives a zero row.
+        A position of -1 copies no row. The row of ``panel`` at its place then has undefined values.
         """
 
     def tile(self, panel: Panel, tile: Tile) -> None:
@@ -409,7 +409,8 @@ class Gram(Operator):
 
         The values of row i of X are written to column i - base of the stored K(U, X), and added to column i - base of
         the sums in ``update``. ``base`` is 0 if the stored K(U, X) and the sums have a column for each row of X. It is
-        -b if they have a column for each row of a larger set of rows, in which X is the block that begins at row b.
+        -b if they have a column for each row of a larger set of rows, in which X is the block that begins at row b. It
+        is positive if they have columns only for the rows of X from row ``base`` on.
         """
         if update and not store and self._layout.plain:
             self._add_through_store(groups, base, panel, count, update)

@@ -103,8 +103,8 @@ class RowCache:
         """Allocate more buffers for rows of K, so that the next ``steps`` outer iterations evict no cached row.
 
         ``computed`` is the number of rows of K that were computed so far. Each computed row takes the next place in the
-        cache, and an outer iteration computes at most ``entries`` rows (the constructor's argument). The cache grows up
-        to :attr:`most` rows, or until the memory budget is used up.
+        cache. An outer iteration computes at most as many rows as the constructor's argument ``entries`` says. The
+        cache grows up to :attr:`most` rows, or until the memory budget is used up.
         """
         if not self._grow(self._entries):  # memory cannot hold the rows of one outer iteration, so nothing is cached
             self._stream.give_slabs_back()

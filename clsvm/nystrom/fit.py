@@ -37,8 +37,9 @@ from clsvm.report import Display, NystromReport, Status
 
 # A fit begins in the most precise dtype if the inducing points' kernel matrix has a condition number above COARSE.
 COARSE = 1e7
-# Jitter is a small number added to a kernel matrix's diagonal. With it, rounding does not make the matrix indefinite.
-# Without float64, the jitter on a matrix's diagonal is at least min(SINGLE, SQUARES / penalty) * mean(diagonal).
+# Jitter is a small number that is added to the diagonal of the inducing points' kernel matrix. It outweighs rounding
+# errors. If a device lacks float64, the jitter is at least min(SINGLE, SQUARES / penalty) * mean(diagonal), because
+# rounding errors of float32 could exceed a small penalty. If the matrix is factored with pivots, the jitter is 0.
 SINGLE, SQUARES = 1e-6, 1e-12
 # Names of attributes that the fit report copies, under the same names, from Result and from Preconditioner.
 _OF_SOLVE = "objective", "residual", "bound", "steps", "newton_steps", "passes"
@@ -71,9 +72,10 @@ class Survey(NamedTuple):
     device
         names of the devices.
     extent
-        the smallest and the largest size of a row. For most kernel functions, the size of a row is its squared norm.
-        From the sizes, the fit determines whether intermediate values of the kernel function leave the range of a
-        dtype.
+        the largest and the smallest nonzero size of a row. For most kernel functions, the size of a row is its squared
+        norm. For element-wise kernel functions, f(sum_j e(x_j, y_j)), ``extent`` also has the largest and the smallest
+        nonzero absolute entry of the rows. From these numbers, the fit determines whether intermediate values of the
+        kernel function leave the range of a dtype.
     """
 
     plan: Plan

@@ -31,7 +31,9 @@ typedef CAT(REAL, 4) four;
 // U. For an element-wise kernel function, K[u][i] = f(sum_j e(x_i[j], y_u[j])), where e is a function of two values.
 // In:
 //   values, at             the rows X, in lane groups of V rows, whose values are interleaved (see below)
-//   columns, columns_at    the numbers of the features that each lane group stores; not read with the macro DENSE
+//   columns                the numbers of the stored features, for one lane group after another
+//   columns_at             the index in ``columns`` at which each lane group begins. With the macro DENSE, columns and
+//                          columns_at are not read.
 //   d                      the number of features
 //   panel                  the rows U, in blocks of UB rows
 //   count                  count[0] is the number of rows of U
