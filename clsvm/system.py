@@ -64,10 +64,10 @@ def _ulimits(root: Path) -> Iterator[tuple[int, str]]:
 def _cgroups(root: Path) -> Iterator[tuple[int, str]]:
     """Yield the free bytes and name of each memory limit of the process's cgroup and the cgroups above it.
 
-    ``root`` is the folder that contains the folders proc and sys. Limits of cgroups, versions 1 and 2, are files below
-    the mount folder, root/sys/fs/cgroup. The file root/proc/self/cgroup names the subfolder of the process's cgroup. In
-    a container, this subfolder may exist only on the host. If the subfolder does not exist, only the limits in the
-    mount folder itself are read.
+    ``root`` is the folder that contains the folders proc and sys. Limits of cgroups are files below the mount folder,
+    which is root/sys/fs/cgroup/memory for version 1 and root/sys/fs/cgroup for version 2. The file
+    root/proc/self/cgroup names the subfolder of the process's cgroup. In a container, this subfolder may exist only on
+    the host. If the subfolder does not exist, only the limits in the mount folder itself are read.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

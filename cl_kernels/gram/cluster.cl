@@ -134,9 +134,9 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 // out: order      order[c * size + r] is the index of the row that joined cluster c as its r-th row, counted from 0.
 //                 If fewer than ``size`` rows join a cluster, the cluster's remaining entries keep their values.
 // out: filled     a bit set for each cluster: the columns in which at least one of its rows has a nonzero
-// ``unions`` and ``slots`` are scratch memory. For each open cluster, ``unions`` has the cluster's bit set of columns.
-// For each open cluster, ``slots`` has three numbers: how many columns are in the bit set, how many rows the cluster
-// has so far, and the index c of the cluster.
+// ``unions`` and ``slots`` are scratch memory. For each open cluster, ``unions`` has the cluster's bit set of columns
+// (macro WORD). For each open cluster, ``slots`` has three numbers: how many columns are in the bit set, how many rows
+// the cluster has so far, and the index c of the cluster (macros COLUMNS, ROWS and NAME).
 // Work-items: work-group p fills the clusters p * share .. (p + 1) * share - 1 with the rows walk[p * share * size],
 // walk[p * share * size + 1], ... When a cluster is full, the work-group opens its next cluster. On CPUs a work-group
 // has one work-item.

@@ -10,7 +10,8 @@
 //   REDUX        by an instruction of NVIDIA GPUs, for sub-groups of 32 items
 //   SUBGROUPS    by OpenCL's function sub_group_reduce_min
 // If neither macro is defined, or the work-group is very small, the functions are those of argmin.cl. The last argument
-// of functions in argmin.cl is a local buffer for indices. Functions of this file ignore this argument ``unused``.
+// of functions in argmin.cl is a local buffer for indices. Functions of this file ignore this argument ``unused``, and
+// find the minimum as follows.
 // The instruction and sub_group_reduce_min take 32-bit unsigned integers. Values are therefore mapped to integers in
 // the same order. A float gives one integer. A double or a pair of floats gives two: the high and low half of 64 bits.
 // A sub-group first reduces the high halves. Then it reduces the low halves of the items that have the smallest high
@@ -109,8 +110,8 @@ INLINED void least_keys(const int count, Key *keys, const int halves) {
 // Keys are compared by ``high``. If ``high`` is equal, they are compared by ``low``, and if ``low`` is equal too, by
 // ``index``. So the smallest index wins among equal numbers.
 // ``halves`` is 1 if numbers have 64 bits. ``halves`` is 0 if numbers have 32 bits, so that ``low`` is 0 in all keys.
-// ``parts`` is local memory for intermediate results, the smallest keys of each sub-group. The array begins with the
-// smallest keys[0] of all sub-groups. If ``count`` is 2, their smallest keys[1] follow. A key takes three integers.
+// ``parts`` is local memory for intermediate results. The array begins with one key for each sub-group, the smallest
+// keys[0] of its items. If ``count`` is 2, the smallest keys[1] of each sub-group follow. A key takes three integers.
 INLINED void least_of_all(const int count, Key *keys, const int halves, local uint *parts) {
   least_keys(count, keys, halves);
   for (int s = 0; s < count; ++s) {

@@ -23,7 +23,7 @@
 // Work-items: one work-group of WG items solves one problem p. Item l takes the rows l, l + WG, ... of the working set,
 // and keeps their coefficients, bounds and gradients in registers. Consecutive items read consecutive addresses of a
 // row of Q. An iteration reads row i of Q once, and keeps it in registers. The iteration uses row i to choose j, and
-// then to update the gradients. Row j of Q is also read once, for the update. The next two paragraphs are exceptions.
+// then to update the gradients. Row j of Q is also read once, for the update. The next two paragraphs say what differs.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
 // has its own candidate for row i, and its own violation. The larger violation counts. To choose j, the items read for
 // each row k of the working set one kernel value: that of row k and the candidate of the group of k. The group of the

@@ -58,7 +58,8 @@ class DistributedFits(Fits):
             for future in waiting:
                 jobs, data_used = futures.pop(future)
                 if (outcome := _result_of(future)) is None:
-                    # If several groups of fits fail because one copy of X and y was lost, one loss is counted.
+                    # Several groups of fits can lose the same copy of the data. One loss is then counted, and the data
+                    # are sent again once.
                     if data_used is data:
                         losses += 1
                         if losses > MAX_LOSSES:

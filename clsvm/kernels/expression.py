@@ -367,7 +367,7 @@ class Extent(NamedTuple):
 
     For a kernel function of inner products, the size of a row is its squared norm. Any other kernel function K(x, y)
     depends on a sum s(x, y) of terms e(x_j, y_j) over the features j. The size of a row x is then twice the larger of
-    |s(0, x)| and |s(x, x)|, where 0 is a row of zeros (Kernel.sizes).
+    |s(0, x)| and |s(x, x)|, where 0 is a row of zeros (Kernel.sizes). It estimates the largest |s(x, y)| for any row y.
 
     Attributes
     ----------

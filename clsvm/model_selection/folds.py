@@ -46,7 +46,8 @@ Vector = NDArray[np.float64]
 # A search keeps solutions of at most MAX_START_BYTES bytes in all, as starting points of later fits.
 MAX_START_BYTES = 256 << 20
 EQUAL = 1e-12  # two coefficients count as equal if they differ by less than this share of their size
-MAX_OUTPUTS = 64  # Falkon fits are solved together if they have at most this many outputs in all
+# Falkon fits are solved together if they have at most MAX_OUTPUTS outputs in all. More outputs would save little time.
+MAX_OUTPUTS = 64
 # A Falkon solve has ARRAYS host arrays of shape (outputs, rows), which together take at most MAX_HOST_BYTES bytes.
 MAX_HOST_BYTES, ARRAYS = 1 << 30, 12
 

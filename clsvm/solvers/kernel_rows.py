@@ -12,8 +12,8 @@ rows cheap, while Q is computed from CSR rows.
 Prefetched rows: all rows of K that the cache lacks are computed together, before iterations need them. Half of the
 values among these rows follow by symmetry (:func:`clsvm.gram.store.fill`).
 
-:func:`sizes` chooses the sizes of working set and row cache by a cost model with the device's measured rates. The unit
-of cost is the time of one multiply-add in a product of dense rows.
+:func:`sizes` chooses the sizes of working set and row cache by a cost model with the costs in the device's profile. The
+unit of cost is the time of one multiply-add in a product of dense rows.
 """
 
 from typing import NamedTuple
@@ -37,10 +37,12 @@ Positions = NDArray[np.int32]
 CACHE_SHARE = 0.75
 SINGLE_VALUE = 4.0  # factor by which a value of a cached row costs more if it is read alone, not with the whole row
 IDLE = 0.05  # assumed share of a working set's rows whose coefficients do not change in an outer iteration
-# NEW_SHARE: share of a working set's kernel matrix that is computed, if half of the previous working set's rows stay.
-# The other values of the kernel matrix are known: 1/4 stay from the previous working set, and 3/8 follow by symmetry.
+# NEW_SHARE: assumed share of the values of a working set's kernel matrix that are computed. Half of the rows of the
+# working set are assumed to be new. Then 1/4 of the values stay from the previous working set, 3/8 are computed, and
+# 3/8 follow by symmetry.
 NEW_SHARE = 3 / 8
 # Once FIRST_PREFETCH * n rows of K (n, n) were computed, a solve considers computing all other rows of K in advance.
+# The solve considers this again each time that the number of computed rows has doubled.
 FIRST_PREFETCH = 1 / 8
 MIN_GAIN = 1.25  # rows are computed in advance only if the expected saving exceeds MIN_GAIN times the cost
 REUSED = 1 / 2  # if kernel values are cheap, rows of K (n, n) are cached only after REUSED * n of them were computed
@@ -54,10 +56,11 @@ DECLINE, FRESH, INNER_STEPS = (
 )
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients change at all in a solve
 # STAYING: if a working set has W rows, a row cache for m < STAYING * W rows of K evicts rows that are needed again.
-# If a row cache holds m < STAYING * W rows of K, rows that were evicted too early are computed again.
-# If m < STAYING * W, the cost model multiplies the cost of computed rows by RECOMPUTED * (STAYING * W / m) ** EVICTION.
+# These rows are then computed again. In this case, the cost model multiplies the cost of computed rows by
+# RECOMPUTED * (STAYING * W / m) ** EVICTION.
 STAYING, RECOMPUTED, EVICTION = 1.5, 1.6, 0.2
-# If the kernel values among the rows of a working set exceed NEAR_BYTES, an SMO iteration costs FAR_COST times as much.
+# If the kernel values among the rows of a working set take more than NEAR_BYTES bytes, the part of the cost of an SMO
+# iteration that grows with the working set is multiplied by FAR_COST.
 NEAR_BYTES = 4 << 20
 FAR_COST = 1.2
 
@@ -76,9 +79,9 @@ def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None =
     ws is the working set, X are all rows, and K is the kernel matrix. A row i of ws is idle if its coefficient does not
     change in an outer iteration. For an idle row i, the row K(i, X) of the kernel matrix is computed only to fill Q.
     The result is the cost of copying one value, plus a share of the cost of the idle rows. The share is the cost of
-    computing K(i, X) for all idle rows i, divided by the number of copied values. This number is 3/8 * W^2, because the
-    other values of Q are known from the previous working set, or follow by symmetry. The unit is the time of one
-    multiply-add in a product of dense rows.
+    computing K(i, X) for all idle rows i, divided by the number of copied values. This number is taken as
+    3/8 * W^2. Half of the rows of ws are assumed to be new, and the other values of Q stay from the previous working
+    set or follow by symmetry. The unit is the time of one multiply-add in a product of dense rows.
 
     n: number of values of a row of K.
     W: number of rows of the working set.
@@ -406,9 +409,9 @@ def sizes(stream: Stream, gram: Operator, working_set: int | str, cache: float |
     """Return the sizes of the working set and the row cache.
 
     A size given as a number is taken as it is. For a working set of size "auto", the cost of a solve is estimated for
-    several sizes (:func:`cost`), and the size of least cost is taken. The estimate uses costs that were measured on the
-    device (profiles.py). With a large working set, a solve computes fewer rows of the kernel matrix K, and launches
-    fewer OpenCL kernels. With a small working set, each SMO iteration costs less, and so do the kernel values
+    several sizes (:func:`cost`), and the size of least cost is taken. The estimate uses the costs in the profile for
+    this kind of device (profiles.py). With a large working set, a solve computes fewer rows of the kernel matrix K, and
+    launches fewer OpenCL kernels. With a small working set, each SMO iteration costs less, and so do the kernel values
     between the rows of the working set.
 
     A row cache of size "auto" stores rows from the start if reading a value costs less than computing it. Otherwise it

@@ -12,8 +12,8 @@
 #define AHEAD 4  // prefetches run this many entries ahead, since columns of the index are short and scattered
 #define LINES 16  // cache lines of a column that are prefetched at most
 // Compute kernel values K[u][i] = f(<x_i, y_u>, |x_i|^2, |y_u|^2) of a kernel function f. The rows x_i of X are given
-// as an inverted index. One launch takes the UB rows y_u of U with the numbers u = first .. first + UB - 1. V is the
-// number of rows x_i that a vector instruction computes side by side.
+// as an inverted index. One launch takes a block of UB rows y_u of U, with the numbers u = first .. first + UB - 1.
+// V is the number of rows x_i that a vector instruction computes side by side.
 // In:
 //   first                          the number u of the launch's first row of U
 //   group0, groups                 the launch takes the rows i of X from group0 * V to (group0 + groups) * V - 1
@@ -43,7 +43,8 @@
 //   match           adds x_i[k] * y_u[k] to S[slot[u]][i - base] for each column k in which both rows have a sparse
 //                   entry. Then match replaces each sum by the kernel value. A work-item takes one row y_u and one
 //                   block of rows x_i, so that the sums of the work-item stay in the core's cache.
-//   add_weighted    computes c. It runs only with UPDATE. A work-item takes WEIGHED rows i.
+//   add_weighted    adds the weighted sums of kernel values to c. It runs only with UPDATE. A work-item takes WEIGHED
+//                   rows i.
 <%def name="parameters()">\
 const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,

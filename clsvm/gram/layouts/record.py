@@ -352,20 +352,20 @@ class Reader(ABC):
         """Return a view of the rows first .. first + capacity - 1 of a panel.
 
         A panel is the set of buffers for the right-hand rows U of a product K(X, U). ``first`` and ``capacity`` are
-        multiples of the attribute ``width``. The buffer ``count`` holds the number of rows in the view that are in use.
-        The remaining rows of the view are padding. This base method makes a view of the rows' squared norms only.
-        Subclasses add a view of the rows themselves.
+        multiples of ``panel.width``. The buffer ``count`` holds how many rows of the view are in use. The other rows
+        are padding. This base method selects only the rows' squared norms. Subclasses also select the rows.
         """
         uu = self.stream.part(panel.uu, first * self.real.itemsize, capacity * self.real.itemsize)
         return replace(panel, capacity=capacity, uu=uu)
 
     @abstractmethod
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        """Copy the rows of X at the positions rows[0 .. count - 1] into a panel, the buffer of the rows U of K(X, U).
+        """Copy rows of X into a panel, the buffer of the right-hand rows U of a product K(X, U).
 
-        A position of -1 copies no row. If ``fresh`` is true, all earlier contents of the panel may be lost. If it is
-        false, earlier rows of the panel stay where no row is copied. Raises ValueError if X is stored in CSR, and the
-        panel is too small for the entries of its rows.
+        Row u of the panel becomes the row of X at position rows[u], for u < count[0]. If rows[u] is -1, nothing is
+        copied to row u. If ``fresh`` is true, the panel may lose all earlier contents. If it is false, rows to which
+        nothing is copied keep theirs. If X is stored in CSR, the rows are only listed, because each product copies
+        them. Raises ValueError if the panel is then too small for the entries of its rows.
         """
 
     @abstractmethod
