@@ -192,7 +192,8 @@ class Problem:
           row's class becomes minus the sum of the row's other coefficients. If this value exceeds the upper bound, the
           other coefficients are first multiplied by one factor, which makes the value equal to the bound.
 
-        If a sum differs from 0 only by rounding, no coefficient is scaled, so that coefficients at a bound stay there.
+        Coefficients are not scaled if the sum (for BIAS) differs from 0 only by rounding, or if the value (for COUPLED)
+        differs from the upper bound only by rounding. So coefficients at a bound stay there.
         """
         if self.start is not None:
             totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)
@@ -230,8 +231,9 @@ class Problem:
     def restore_sums(self, b: Vector, f: Vector, rho: Vector) -> Vector:
         """Return ``b`` (problems, n) clipped to the bounds, with each fixed sum restored to its value in ``totals``.
 
-        Coefficients with the smallest |f - rho| change first, as far as the bounds allow. The constraint must not be
-        COUPLED, which has no offsets.
+        ``totals`` has the sums that the constraint requires. Coefficients with the smallest |f - rho| change first, as
+        far as the bounds allow. The constraint must not be COUPLED, because problems with this constraint have no
+        offsets.
 
         f: gradients (problems, n).
         rho: offsets (problems, groups). A group is the rows whose coefficients have one fixed sum.
@@ -252,7 +254,8 @@ class Problem:
         """Return each row's offset in each problem, (problems, n), given the offsets ``rho`` (problems, groups).
 
         A group is the rows that have the same offset. The constraint SPLIT, of nu-SVC and nu-SVR, divides the rows into
-        two groups; otherwise all rows are one group. The constraint must not be COUPLED, which has no offsets.
+        two groups; otherwise all rows are one group. The constraint must not be COUPLED, because problems with this
+        constraint have no offsets.
         """
         return np.asarray(rho.ravel()[self.group])
 

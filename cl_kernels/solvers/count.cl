@@ -253,7 +253,8 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 
 // Write the indices of the chosen rows to the working set ws, and set in_set[i] = 1 for each chosen row i.
 // The first ``stay`` entries of ws are rows of the previous working set, and are left unchanged. The next ``quota``
-// entries are for the rows of side 0, and the ``quota`` entries after them are for the rows of side 1.
+// entries are for the rows of side 0, and the ``quota`` entries after them are for the rows of side 1. In problems
+// without a bias, side 1 has no rows, and ws has no entries for side 1.
 // Side 0 has the rows whose violation of the optimality conditions shrinks if their coefficient rises. Side 1 has the
 // rows whose violation shrinks if their coefficient falls.
 // An earlier kernel divided the rows of each side into bins by their violation. Bins with lower numbers have rows with

@@ -287,10 +287,10 @@ class NuSVC(_Classifier):
         return nu_svc(signs, float(self.nu), bounds)
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Return coefficients and offsets (problems,), scaled to the decision values 1 and -1 on the margin's bounds.
+        """Return coefficients and offsets (problems,), scaled to decision values 1 and -1 on the margin's boundaries.
 
         A decision value is sum_i b_i K(x_i, x) - offset. b (problems, n) has the coefficients before scaling. ``rho``
-        (problems, 2) has the values of the sum on the positive and negative bound of the margin. The offset before
+        (problems, 2) has the values of the sum on the margin's positive and negative boundary. The offset before
         scaling is the mean of both. b and offset are divided by r = (rho[:, 0] - rho[:, 1]) / 2 if r is positive."""
         r = self._margins(rho)
         r = np.where(r > 0, r, 1.0)

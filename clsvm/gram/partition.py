@@ -141,7 +141,7 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
 
         A densely stored column has a value for each row, zeros included. These values are written to the array
         ``dense`` of the enclosing function. For the other columns, return three arrays: the values of the entries, the
-        column of each entry, and the number of entries in each row.
+        column number of each entry, counted from the first of the other columns, and the number of entries in each row.
         """
         ends = X.indptr[first : last + 1] - X.indptr[first]
         entries = slice(int(X.indptr[first]), int(X.indptr[last]))
@@ -162,17 +162,17 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
 
 
 # By default, ACTIVE clusters of similar rows are filled at a time: each row joins the most similar of these clusters.
-ACTIVE = 64
+ACTIVE = 64  # the default of GTSVM
 _GROUP = 64  # number of work-items of a work-group that assigns rows to clusters of similar rows
 # A cluster of similar rows has a bit set of its nonzero columns. The words of _LANES such bit sets are interleaved.
 _LANES = 16
 # Clusters of similar rows store about EXCESS times the zeros of equal-sized groups of rows sorted by nonzero columns.
 EXCESS = 0.85
-# At most ACTIVE clusters take rows at a time. Rows are sorted first if there are at least _CROSSING * ACTIVE clusters.
+# By default, rows are sorted before clustering if there are at least _CROSSING * ACTIVE clusters.
 _CROSSING = 8
-_SAMPLE = 2048, 1 << 22  # the columns to sort by are chosen from a sample of about 2048 rows, at most 2^22 values
+_SAMPLE = 2048, 1 << 22  # the columns to sort by are chosen from a sample of about 2048 rows or 2^22 values
 _TELLING = 32  # rows are sorted by at most this many columns: those that best predict the other columns
-_SORTED = 8192, 1 << 24  # sampled_fill estimates clusters from a sample of about 8192 rows, at most 2^24 values
+_SORTED = 8192, 1 << 24  # sampled_fill estimates clusters from a sample of about 8192 rows or 2^24 values
 _STAGING = 256 << 20  # bytes of dense rows that are copied to the device at a time
 
 
@@ -218,8 +218,8 @@ def cluster(
 
     ``order`` is the order in which rows join clusters: "random" as in the SVM program GTSVM, or "sorted" by similarity.
     None means "sorted" if there are many clusters, else "random". Sorted rows are cut into pieces, which are clustered
-    in parallel. A value X[i, j] of dense rows counts as zero if it equals centre[j]. All devices with the same profile
-    return the same clusters.
+    in parallel. ``active`` then limits the open clusters of each piece. A value X[i, j] of dense rows counts as zero if
+    it equals centre[j]. All devices with the same profile return the same clusters.
 
     Raises ValueError if (size + 1) * d >= 2^31. A row adds fewer than (size + 1) * d stored zeros to a cluster, and the
     device counts these zeros in int32. Raises MemoryLimitError if the memory budget cannot hold one bit for each value

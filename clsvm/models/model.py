@@ -38,7 +38,7 @@ from clsvm.tasks import ONE_CLASS, TASKS
 Vector = NDArray[np.float64]
 # A Reduction f(strips, n, k) computes an array of n rows from the decision values of n samples for pairs of k classes.
 # The argument ``strips`` of a Reduction iterates over Strip objects, which together cover all pairs of the k classes.
-# A Strip has decision values of some samples for pairs (i, j) of classes: one class i, and a range of classes j > i.
+# A Strip has decision values of the n samples for pairs (i, j) of classes: one class i, and a range of classes j > i.
 Reduction = Callable[[Iterator[Strip], int, int], NDArray[Any]]
 
 # Decision values of pairs of classes take at most MAX_BYTES bytes, and at most 1 / SHARE of the memory limit.
@@ -60,8 +60,8 @@ class _Sums(NamedTuple):
         function respond(rows, classes, problems) that returns the sums. Its arguments are slices: ``rows`` selects rows
         of X, ``classes`` selects the classes whose support vectors are summed, and ``problems`` selects rows of
         dual_coef. The result for r rows, c classes and p rows of dual_coef has the shape (c * p, r). Its row i * p + j
-        is for class i and row j of dual_coef. If the model has no binary classifiers for pairs of classes, all support
-        vectors count as one class, so c is 1.
+        is for class i and row j of dual_coef. If the model does not have more than two classes and a problem for each
+        pair of them, all support vectors count as one class, so c is 1.
     """
 
     n: int
@@ -91,10 +91,10 @@ class KernelModel:
         numbers of X, (n_SV,) int.
     dual_coef
         coefficients (problems, n_SV), float64. For two classes they are y * alpha, where alpha is the dual variable of
-        a support vector, and y is +1 for classes[1] and -1 for classes[0]. With a problem for each pair of classes, y
-        is +1 for the first class of a pair and -1 for the second. With a problem for each pair of classes, the shape is
-        (k - 1, n_SV), as in scikit-learn and LIBSVM: a column has the coefficients of a support vector against each of
-        the other classes, in the order of ``classes``.
+        a support vector, and y is +1 for classes[1] and -1 for classes[0]. With more than two classes and a problem for
+        each pair of them, y is +1 for the first class of a pair and -1 for the second. The shape is then (k - 1, n_SV),
+        as in scikit-learn and LIBSVM: a column has the coefficients of a support vector against each of the other
+        classes, in the order of ``classes``.
     intercept
         (problems,) float64. With a problem for each pair of classes: (k * (k - 1) / 2,).
     classes
@@ -253,12 +253,12 @@ class KernelModel:
     def _host_sums(self, K: Data, groups: slice, problems: slice) -> Vector:
         """Return sums of coefficients times kernel values K (n, m), computed on the host.
 
-        K has the kernel values of n rows with the m training rows. ``groups`` selects c classes. A model with a problem
-        for each pair of classes (one-vs-one) groups its support vectors by class. In every other model, all support
-        vectors form one class, so c = 1. ``problems`` selects p rows of dual_coef. Row i * p + j of the result
-        (c * p, n) has a sum for each row of K. It is the sum over the support vectors of the selected class i, with the
-        coefficients in the selected row j of dual_coef. The sums of a row of K do not depend on the other rows of K,
-        bit for bit.
+        K has the kernel values of n rows with the m training rows. ``groups`` selects c classes. A model with more than
+        two classes and a problem for each pair of them (one-vs-one) groups its support vectors by class. In every other
+        model, all support vectors form one class, so c = 1. ``problems`` selects p rows of dual_coef. Row i * p + j of
+        the result (c * p, n) has a sum for each row of K. It is the sum over the support vectors of the selected class
+        i, with the coefficients in the selected row j of dual_coef. The sums of a row of K do not depend on the other
+        rows of K, bit for bit.
         """
         cuts = np.cumsum([0, *(self.n_support if self.of_pairs else [len(self.support_vectors)])])
         parts = list(itertools.pairwise(cuts))[groups]

@@ -19,8 +19,8 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; ThunderSVM and
         if SMO converges slowly: make a Newton step for all coefficients not at a bound     newton.py
 
 If it is less work, whole rows K(ws, .) are computed first, and Q is copied from them (kernel_rows.py). The host reads
-the KKT violation each time after a number of outer iterations that depends on the device (smo.py). K is usually in
-float32. b and f are in float64 or pairs of float32.
+the KKT violation after every ``Profile.sync`` outer iterations, a number that depends on the device (smo.py). K is
+usually in float32. b and f are in float64 or pairs of float32.
 """
 
 from collections.abc import Iterator

@@ -303,13 +303,13 @@ class Selection:
     Attributes
     ----------
     numbers
-        device buffer with three numbers for each chunk (:meth:`read_extremes`): the smallest derivative of the dual by
-        a coefficient that can rise, the largest derivative by a coefficient that can fall, and the sum of the
-        derivatives by free coefficients. A coefficient is free if it can rise and fall, and if the dual is
-        differentiable at its value.
+        device buffer with three numbers for each chunk and each group of rows (:meth:`read_extremes`): the smallest
+        derivative of the dual by a coefficient that can rise, the largest derivative by a coefficient that can fall,
+        and the sum of the derivatives by free coefficients. A coefficient is free if it can rise and fall, and if the
+        dual is differentiable at its value.
     places
-        device buffer with three integers for each chunk: the row of the smallest derivative, the row of the largest
-        derivative, and the number of free coefficients.
+        device buffer with three integers for each chunk and each group of rows: the row of the smallest derivative, the
+        row of the largest derivative, and the number of free coefficients.
     counters
         device buffer with four integers that OpenCL kernels count during the solve, such as the number of SMO
         iterations (:meth:`KernelRows.counters`).

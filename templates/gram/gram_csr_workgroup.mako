@@ -40,7 +40,8 @@
 // these columns (dense_columns_workgroup.mako).
 // Work-groups: a work-group has TEAMS teams of UB work-items. The work-group takes V rows x_i, where V is a macro, in
 // portions of ROWS rows. Each team takes ROWS / TEAMS rows of a portion, one row after another. Item k of a team
-// computes the inner products <x_i, y_u> for the row y_u with u = first + k.
+// computes the inner products <x_i, y_u> for the row y_u with u = first + k. For an element-wise kernel function, it
+// computes the sums s in their place.
 // Steps for ROWS rows x_i:
 //   1. A team copies UB entries of its row x_i to local memory. For each entry, it also copies the number of the line
 //      that the entry's feature has in ``block``.
