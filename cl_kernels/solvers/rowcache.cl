@@ -9,14 +9,16 @@
 //   all      1 in a call before the solve, else 0. If ``all`` is 1, all rows of the working set are listed, and hit_D
 //            and miss_D become 0. The rows of the misses are then computed and stored in the cache, so that the solve
 //            finds in the cache all kernel values that it needs.
+//   used     the number of entries of ws in use, which are the first ``used`` entries. Some of them may be -1.
+//   stay     the number of entries that remain in the working set: the last ``stay`` of the first ``used`` entries
 // In and out:
 //   slot_of     slot_of[row] is the row's slot in the cache, or -1
 //   owner       owner[slot] is the row in the slot, or -1
-//   ws          (W,), row numbers, or -1 for no row. The first ``used`` entries are in use. The last ``stay`` of them
-//               remain in the working set, and move to the beginning of ws. All other entries become -1.
+//   ws          (W,), row numbers, or -1 for no row. The entries that remain in the working set move to the beginning
+//               of ws. All other entries become -1.
 //   in_set      in_set[row] says whether a row is in the working set
 //   counters    counters[1] is increased by the number of misses.
-//               counters[2] is increased by the number of misses that get a slot.
+//               counters[2] is increased by the number of misses if ``capacity`` is not 0. Each miss then gets a slot.
 //               counters[3] is increased by the number of idle rows if ``all`` is 0. A row is idle if it was new in
 //               this working set and the solve changed none of its coefficients.
 // Out, for the hits (the arrays have space for ``stride`` rows):

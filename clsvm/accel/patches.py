@@ -226,8 +226,8 @@ def _clsvm_model(model: Any) -> Any:
     public = sign * _array(model.dual_coef_), sign * model.intercept_
     if not all(map(np.array_equal, (_array(model._dual_coef_), model._intercept_), public)):
         raise ValueError(
-            "got dual_coef_ or intercept_ that differs from _dual_coef_ or _intercept_, from which LIBSVM predicts, "
-            "expected the values that fit has set"
+            "dual_coef_ and intercept_ must be as fit set them, "
+            "got values that do not match _dual_coef_ and _intercept_, from which LIBSVM predicts"
         )
     return clsvm.from_sklearn(model).model_
 

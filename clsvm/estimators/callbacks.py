@@ -66,11 +66,11 @@ class FitTask:
 
 @contextmanager
 def fit_task(estimator: Any, X: Any, y: Any, sample_weight: Any, most: int) -> Iterator[FitTask | None]:
-    """Yield an object that tells an estimator's callbacks of the steps of a fit, or None if there is no callback.
+    """Yield a :class:`FitTask` for a fit, or None if no callback is registered on the estimator.
 
-    After the fit, call the callbacks' ``teardown`` hooks, even if the fit failed. scikit-learn's decorator
-    ``with_callbacks`` would also call these hooks after a fit. The method ``fit`` does not have this decorator, because
-    warnings would then point at a line of scikit-learn instead of a line of the user.
+    After the fit, call the ``teardown`` hooks of the callbacks, even if the fit failed. Callbacks that come from a
+    meta-estimator are left out. scikit-learn's decorator ``with_callbacks`` would do the same. The method ``fit`` does
+    not have this decorator, because warnings would then point at a line of scikit-learn instead of a line of the user.
 
     most: largest number of solver steps; 0 for a fit that is not divided into steps.
     """

@@ -69,7 +69,8 @@ ALIGNED = 128  # alignment in bytes of host arrays that become device buffers wi
 # FILLED: cost of copying one value if an OpenCL kernel reads it in host memory. One multiply-add costs 1.
 LAID, FILLED = 150, 20
 LARGER = 10 * 64  # bytes by which 10 buffers grow at most if each size is rounded up to a multiple of 64
-SAMPLE = 64  # the memory for the rows U of a kernel matrix K(X, U) is estimated from SAMPLE rows of X
+# SAMPLE: the memory for the rows U of K(X, U) is estimated from SAMPLE rows of X. For CSR, they have the most entries.
+SAMPLE = 64
 
 
 def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> Operator:
@@ -356,11 +357,11 @@ class Fetched:
     Attributes
     ----------
     at
-        int32 buffer with a number for each place in the panel. A place is for one row, and -1 stands for a zero row.
+        int32 buffer with a number for each place in the panel. A place is for one row, and -1 stands for no row.
         If rows are copied directly, the number is the row number in X. Otherwise the number is the position of the row
         in the device copy.
     count
-        number of rows U, zero rows included.
+        number of places in use, places without a row included.
     ids
         row numbers in X of the rows in the kept device copy, ascending. None if no device copy is kept.
     gram
@@ -435,12 +436,12 @@ class BlockGram(Operator):
 
         ``gram`` is a :class:`Gram`, which computes products with the kernel matrix of its rows. The rows of ``gram``
         are either the rows of the block, or all rows of X. ``base`` is the difference of row numbers: row i of X is row
-        i + base of ``gram``. If ``gram`` has all rows of X, ``base`` is 0. Otherwise ``base`` is -b, where b is the
-        number of the block's first row in X.
+        i + base of ``gram``. Rows are counted in the order in which the device stores them. If ``gram`` has all rows of
+        X, ``base`` is 0. Otherwise ``base`` is -b, where b is the number of the block's first row in X.
 
         The rows of ``gram`` are stored in lane groups. A lane group is V rows with interleaved values. ``groups`` is
-        the range of the lane groups in ``gram`` that store the block. Buffers that ``work`` makes are freed after each
-        block.
+        the range of the lane groups in ``gram`` that store the block. Buffers that ``work`` makes are freed after the
+        block, or at the end of the pass if ``gram`` has all rows of X.
         """
         with self.unreserved():
             if self._window:
@@ -502,9 +503,9 @@ class BlockGram(Operator):
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
         """Copy selected rows of X into ``panel``, the device buffer of the rows U of products K(X, U).
 
-        The device buffer ``rows`` holds the positions of the selected rows in the device's order of rows, -1 for a zero
-        row. The buffer ``count`` holds their number. The host reads the positions. It then copies the selected rows to
-        the device, or launches a kernel that reads them in the host's memory (:class:`Window`).
+        The device buffer ``rows`` holds the positions of the selected rows in the device's order of rows, -1 for no
+        row. The buffer ``count`` holds the number of positions. The host reads the positions. It then copies the
+        selected rows to the device, or launches a kernel that reads them in the host's memory (:class:`Window`).
         """
         stream, fetched = self.stream, panel.fetched
         fetched.count = number = min(int(stream.read(count, np.int32, 1)[0]), panel.capacity)

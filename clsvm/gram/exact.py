@@ -1,8 +1,8 @@
 """Compute sums K b of kernel values with coefficients b in float64.
 
 Solvers use the sums to check solutions. Models use the sums to predict rows for which float32 is not precise enough.
-The device computes the sums. The host computes the sums in NumPy if they take few multiply-adds, or if the device lacks
-double precision or memory.
+The device computes most sums. The host computes sums in NumPy if they take few multiply-adds, if the device lacks
+double precision or memory, or if |x - y|^2 from inner products is too imprecise even in float64.
 
     of_rows: return the function that solvers call to compute some rows of K b.
     responses: compute K(X, S) b, for rows X and support vectors S.

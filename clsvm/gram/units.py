@@ -19,7 +19,8 @@ from clsvm.opencl.stream import Stream
 # ROWS and WORKING are not multiples of the block sizes of a work-group, so that incomplete blocks are tested too.
 ROWS, WORKING, FEATURES = 190, 130, 37
 
-# The test allows an error of ROUNDED * |x| |y| for the float32 additions in an inner product <x, y> of 37 features.
+# The test allows an error of (Units.error + ROUNDED) * |x| |y| in an inner product <x, y> of 37 features.
+# ROUNDED is for the float32 additions.
 ROUNDED = 2.0**-21
 
 
@@ -67,12 +68,15 @@ def _try_units(stream: Stream) -> Found:
 
 
 def measure_units(stream: Stream, one: Units) -> float:
-    """Measure rounding errors of the matrix units ``one``, and return the largest relative error.
+    """Measure rounding errors of a kind of matrix units, and return the largest relative error.
 
     The matrix units compute inner products <x, y> of random rows. The error of <x, y> is divided by |x| |y|.
 
     For each row y they also compute the sum of w_x <x, y> over rows x, with random weights w_x. The sum is compared
-    with a float64 sum of the computed <x, y>. Its error is divided by the sum of |w_x| |x| |y|.
+    with the same weighted sum of the computed <x, y>, added in float64. Its error is divided by the sum of
+    |w_x| |x| |y|.
+
+    one: the kind of matrix units.
 
     Raises BuildError and DeviceError.
     """

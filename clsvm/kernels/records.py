@@ -239,7 +239,8 @@ def user_spec(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
     return Spec("", made, parsed[0].text, parsed[1].text if element else "")
 
 
-# An oracle is a NumPy function that computes a built-in kernel function. It shares no code with the OpenCL kernels.
+# An oracle is a NumPy function that computes a built-in kernel function. It does not use the function's expressions,
+# from which the OpenCL code is made.
 
 _FEW, _LONG = 1024, 8  # for X of at most _FEW rows and at least _LONG columns, distances(X, X) computes half a matrix
 

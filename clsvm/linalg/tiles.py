@@ -10,7 +10,7 @@ The device computes for i = 0, 1, ...:
 Three tiles are on the device at a time (:class:`DeviceTiles`):
 
     C   the tile that is computed. It is row-major. The starts of consecutive rows are ``ld`` numbers apart.
-    M   a second tile. It is row-major if the tile is row-major on the host, and otherwise column-major.
+    M   a second tile. It is column-major if the tile is column-major on the host, and otherwise row-major.
     X   a third tile. Its rows or its columns are stored as vectors, interleaved in groups of V vectors (lane groups).
         A lane group stores element 0 of all its V vectors, then element 1 of all V vectors, and so on. The device and
         the dtype determine V.
@@ -259,10 +259,10 @@ class DeviceTiles:
         m_u is row u of the device's tile M. x_i is vector i of the device's tile X, which stores a matrix by rows or by
         columns. The vectors m_u and x_i have d numbers each.
 
-        symmetric: whether the caller needs only the entries of C on and above the diagonal. Some of the entries below
-        the diagonal then stay unchanged.
-        triangle: whether entries of M below the diagonal count as zero, whatever numbers M has there. The entries of X
-        below the diagonal must then be zero.
+        symmetric: whether the caller needs only the entries of C on and above the diagonal. Entries below the diagonal
+        may then stay unchanged.
+        triangle: whether entries of M below the diagonal count as zero, whatever numbers M has there. X is used as it
+        is.
         """
         for u in range(0, h, self.shape.strip):
             some, first = min(self.shape.strip, h - u), u if triangle else 0

@@ -185,7 +185,7 @@ class _State:
         inside, entering, middle = optimality.inside, np.zeros(len(self.b), np.int8), optimality.offset
         if optimality.fixed_sums:
             # Coefficients can be chosen to rise where the dual's derivative is below ``middle``, and to fall above it.
-            # ``middle`` is halfway between the smallest and the largest derivative of the dual by a coefficient.
+            # ``middle`` is halfway between the smallest derivative for rising and the largest for falling coefficients.
             with np.errstate(invalid="ignore"):
                 between = (optimality.least + optimality.most) / 2
             middle = np.where(np.isfinite(between), between, optimality.rho)[optimality.group]
@@ -255,7 +255,7 @@ def _descend(state: _State, inside: Flags, entering: NDArray[np.int8], ridge: fl
     If the dual has a term epsilon * |b| with epsilon > 0, 0 is a bound too.
 
     state: coefficients and gradients, which the function changes.
-    inside: mask of coefficients between their bounds. These coefficients are free.
+    inside: mask of the coefficients between their bounds that are free.
     entering: 1 for a coefficient that is made free too and shall rise, -1 for a coefficient that is made free too and
         shall fall, and 0 for every other coefficient.
     ridge: first ridge to try. Let H be the Hessian of the dual for the k free coefficients. The product

@@ -18,7 +18,7 @@ ${lanes.settings()}
 //   capacity        the number of rows U for which ``panel`` has room, at least count[0]
 //   xx, uu          squared norms of the rows of X and of U
 //   problems        the number of outputs
-//   weights         (outputs, capacity), the coefficients v. The entries from count[0] on stand for no row of U.
+//   weights         (outputs, capacity), the coefficients v. The entries from count[0] on must be finite: K is 0 there.
 //   n               the number of rows X, with padding rows
 //   w               (outputs, n) if per_output is 1, else one row (1, n) for all outputs
 //   shares          (outputs, n), the probabilities s, or null

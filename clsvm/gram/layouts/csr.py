@@ -548,7 +548,7 @@ def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: flo
 
     dense: number of columns that are stored densely.
     count: number of entries of X in each other column.
-    found: cost of finding the column of an entry of U in the index of a block of X, as a multiple of profile.hit_cost.
+    found: cost of one look-up of a column of U in a block of the index, as a multiple of profile.hit_cost.
     wait: factor by which multiply-adds slow down if a CPU waits for memory (Survey.wait), else 1.
     """
     share = np.asarray(count, np.float64) / n
