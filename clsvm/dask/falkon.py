@@ -93,9 +93,9 @@ class FalkonRows(ChunkedRows, nystrom.Rows):
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
         """Return the kernel values (s, m) between s training rows and the m inducing points.
 
-        ``rows`` has the indices of the s training rows, which are on Dask's workers. This method runs in the client
-        process, which called ``fit``. The method fetches the s rows from the workers to the client, and computes the
-        kernel values in the client process in float64.
+        ``rows`` has the indices of the s training rows, which are on Dask's workers. This method runs in the caller,
+        the process that calls ``fit``. The method fetches the s rows from the workers to the caller, and computes the
+        kernel values there in float64.
         """
         points = self._points
         return kernel_matrix(self[rows], points.rows, points.kernel, dtype="float64", **self._device_options)

@@ -41,7 +41,8 @@ FEW_ROWS, FEW_COARSE = 256, 1e-5
 # The host lowers KKT violations of small problems to FINE_TOL * tol only in fits of at most SEVERAL small problems.
 SEVERAL = 200
 EPS = certificate.EPS
-# KernelValues.centred centres K only if a row of K has |mean| >= CONSTANT_SHARE * (mean diagonal entry of centred K).
+# KernelValues.centred centres K only if a row of K has |mean| >= CONSTANT_SHARE * s. Here s is the mean diagonal entry
+# that K would have if K were centred to row means of 0.
 CONSTANT_SHARE = 0.25
 QUICK = 1 << 26  # the host computes a kernel matrix of QUICK multiply-adds faster than it builds an OpenCL program
 # The host computes a kernel matrix of at most ON_HOST multiply-adds. A device with float64 computes a larger matrix.
@@ -134,10 +135,12 @@ class KernelValues(NamedTuple):
         if not problem.balanced:
             return self
         means = self.K.mean(axis=1)
-        size = float((self.K.diagonal() - 2 * means + means.mean()).mean())  # mean diagonal entry of the centred K
+        # ``size`` is the mean diagonal entry that K would have if K were centred to row means of 0.
+        size = float((self.K.diagonal() - 2 * means + means.mean()).mean())
         if np.abs(means).max() < CONSTANT_SHARE * size:
             return self
-        # Subtracting ``shift`` makes the mean of each row of K equal to ``size``. With row means of 0, K is singular.
+        # Subtracting ``shift`` gives each row of K the mean ``size``. The mean is not 0, because K would be singular if
+        # all row means were 0.
         shift = means - (means.mean() + size) / 2
         return self._replace(K=self.K - shift[:, None] - shift, shift=shift)
 

@@ -460,8 +460,8 @@ class Cross:
         "rows" if X is on the device, "stored" if K is on the device, "streamed" if every pass copies X to the device
         block by block.
     reason
-        text that says whether K is stored, or computed again in every pass. It has the size of the stored K in MB. For
-        the way "streamed", it has the number of rows in a block.
+        text that says whether K is stored, or computed again in every pass. For the way "stored", it has the size of K
+        in MB. For the way "streamed", it has the number of rows in a block.
     passes
         number of passes so far.
     cost

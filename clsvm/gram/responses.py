@@ -38,11 +38,12 @@ _TILE = 64
 _BEGIN = ALIGNMENT // 4
 CHUNK = 256 << 20  # rows to predict are copied to the device in chunks of at most this many bytes
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANEL if it is kept, else PASSING
-MIN_PANEL = 512  # a buffer that is not kept between predictions holds at least 512 support vectors if memory allows
+# If memory allows, a buffer that is not kept may hold MIN_PANEL support vectors that take more than PASSING bytes.
+MIN_PANEL = 512
 ALL = slice(None)  # select every group of support vectors
 # Kernel values are summed over each group of support vectors separately.
-# With SECTIONS or more groups of support vectors and dense rows to predict, one launch computes a sum for each group.
-# If there are fewer than SECTIONS groups, LoadedPanel.add launches an OpenCL kernel for each group of support vectors.
+# If a buffer has SECTIONS or more groups and the rows to predict are dense, one launch computes the sums of all groups.
+# Otherwise LoadedPanel.add launches an OpenCL kernel for each group of support vectors.
 SECTIONS = 16
 # For large batches, the coefficients of support vectors are copied to the device in parts of up to WEIGHTS bytes.
 # If one group of support vectors in a buffer has more than WEIGHTS bytes of coefficients, they are copied together.
@@ -442,10 +443,10 @@ class SmallBatchPredictor:
         stream.detach([*built.buffers(), *lasting])
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
-        """Return the sums of K over each group of support vectors, weighted by ``coefficients`` (problems, m).
+        """Return sums of kernel values between groups of support vectors and rows X, weighted by ``coefficients``.
 
-        A group is a range of support vectors. The result is (groups * problems, n). X (n, d) has at most MAX_BATCH
-        rows.
+        A group is a range of the m support vectors. X (n, d) has at most MAX_BATCH rows, and ``coefficients`` is
+        (problems, m). The result is (groups * problems, n): all problems of the first group, then of the next group.
 
         Raises ValueError for a row whose squared norm exceeds the range of the dtype.
         """

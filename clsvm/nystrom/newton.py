@@ -277,7 +277,7 @@ class Newton:
             M >= N      the matrix M - N is positive semi-definite
             T           the preconditioner's other factor
             H           Hessian of an output's objective with respect to T alpha, for the coefficients alpha
-            D           second derivative of the loss at a row of the fit, times the row's weight
+            D           second derivative of the loss at a row of the fit, times the row's share w / N of all weights
             mean(D)     mean of D over the outputs
             b           T'^-1 v for a row, where the column v has the row's kernel values with the inducing points
             sample      the rows from which the preconditioner is made
@@ -299,9 +299,9 @@ class Newton:
                >= min(1, least / scale) * (penalty * I + scale * S)
                >= min(1, least / scale) / (1 + shift / penalty) * A'A
 
-        If the loss couples the outputs, as softmax does, ``least`` is computed with another number in place of D: the
-        row's weight times the row's smallest class probability. H >= c A'A then holds only for coefficients whose mean
-        over the outputs is 0.
+        If the loss couples the outputs, as softmax does, ``least`` is the smallest p / mean(D) in the sample, where p
+        is w / N times the row's smallest class probability. H >= c A'A then holds only for coefficients whose mean over
+        the outputs is 0.
         """
         total, at, least = self.rows.weigh()
         at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # inducing points that are not rows

@@ -306,7 +306,7 @@ def handle(spec: Any, info: DeviceInfo) -> cl.Device:
 def _whole(device: cl.Device, here: list[cl.Device]) -> cl.Device:
     """Return ``device`` if the list ``here`` has it. For a sub-device of a device in the list, return that device.
 
-    Raises DeviceError if it is neither.
+    Raises DeviceError if ``device`` is neither.
     """
     whole: Any = device
     while whole not in here:
