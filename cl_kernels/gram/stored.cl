@@ -62,8 +62,9 @@ kernel EXPLICIT void mirror_rows(SLABS_GIVEN, const int slab_rows, const long ld
 
 // Add products of kernel values and factors D[k] to the sums c:
 //   c[u] += sum_k K[rows[u]][right[k]] * D[k],   over k < count[0], for all u with rows[u] >= 0
-// All rows of the kernel matrix K are stored. c[u] belongs to row rows[u] of K. If rows[u] is negative, c[u] belongs to
-// no row, and stays unchanged. D[k] belongs to column right[k] of K. Work-items: one for each u.
+// All rows of the kernel matrix K are stored: row i in slot i. c[u] belongs to row rows[u] of K. If rows[u] is
+// negative, c[u] belongs to no row, and stays unchanged. D[k] belongs to column right[k] of K.
+// Work-items: one for each u.
 kernel EXPLICIT void add_between(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict rows,
                             global const int *restrict right, global const int *restrict count,
                             global const wide *restrict D, global wide *restrict c) {

@@ -170,7 +170,7 @@ def _lines(file: str, X: Array, y: Array, ranges: Ranges) -> Iterator[str]:
     lower, upper, features, low, high, target = ranges
     labels = y if target is None else _scaled(y, target[2], target[3], target[0], target[1])
     column = np.searchsorted(features, X.indices)
-    # For a column index above all ``features``, searchsorted returns len(features). There stands -1, which is no index.
+    # For a column index above all ``features``, searchsorted returns len(features). The -1 appended there is no index.
     is_known = np.append(features, -1)[column] == X.indices  # whether the entry's column index is in ``features``
     ends, column = np.concatenate([[0], np.cumsum(is_known)])[X.indptr], column[is_known]
     entries = _scaled(X.data[is_known], low[column], high[column], lower, upper)

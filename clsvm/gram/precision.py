@@ -84,6 +84,7 @@ def measures(kernel: Kernel, X: Data, plan: Plan) -> Measures:
     """Compute on the host the Measures of the rows of X minus the vector plan.centre.
 
     The Measures are the squared norm, the largest absolute entry and the smallest nonzero absolute entry of each row.
+    For kernel functions of inner products, they are only the squared norm.
     """
     step = max(1, (1 << 22) // max(1, X.shape[1]))
     found = [(np.zeros(0), np.zeros(0), np.zeros(0))]

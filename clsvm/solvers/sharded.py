@@ -227,7 +227,7 @@ class Sharded(Loop):
     def _step(self) -> None:
         before = self._steps
         self._solve()
-        # If no SMO iteration was made, devices propose rows for a new working set, by current gradients of all rows.
+        # If no SMO iteration was made, the candidates came from outdated derivatives, so new candidates are requested.
         if self._steps == before:
             self._request_candidates()
             self._solve()
@@ -304,7 +304,7 @@ class Sharded(Loop):
         self._request_candidates()
 
     def exact(self, rows: Rows, b: Vector) -> Vector:
-        """Return the entries of K b with the ascending row numbers ``rows``, in float64, for coefficients b (1, n)."""
+        """Return K b in float64 for coefficients b (1, n), at the ascending row numbers ``rows``: (1, len(rows))."""
         parts, c = split(rows, self._shards.sizes), np.zeros((1, len(rows)))
         size = max(1, row_bytes(self._fetch_rows("original", rows[:1], self._call)))
         for support, X in self._support_vectors("original", b, max(1, EXACT_BYTES // size), self._call):
@@ -577,7 +577,7 @@ class Shard:
             self._accumulate(X, weights)
 
     def objective(self, rho: Vector) -> Vector:
-        """Return three sums over the shard's rows: quadratic and linear dual terms, and losses with offsets rho."""
+        """Return sums over the shard's rows, (3,): b * (K b), q * b + epsilon * |b|, and losses with offsets rho."""
         with self.stream.scratch():
             return self.selection.sums(self.state.view, self.state.q, self.stream.wide(rho))
 

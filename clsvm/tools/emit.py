@@ -59,8 +59,9 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
         Profile of the device for which the program is made. It has the sizes of work-groups that suit the device, and
         says whether the device has double precision.
     d : int, default=0
-        Number of features. It only decides the type of column numbers in sparse formats: they have 16 bits if d is at
-        most 65536, and else 32 bits. The default thus gives 16 bits.
+        Number of features. It decides the type of column numbers in sparse formats: they have 16 bits if d is at most
+        65536, and else 32 bits. The default thus gives 16 bits. If the device is a CPU, d also decides whether a
+        program for densely stored rows adds up the features in several passes, which changes only its speed.
 
     Returns
     -------

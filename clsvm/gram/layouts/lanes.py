@@ -3,8 +3,8 @@
     feature J[j] of row number r of lane group g is values[at[g] + j * V + r].
 
 Lane group g begins at index at[g] and stores the features in the list J. In the layout "dense", J has all features. The
-layout "clustered" puts rows with similar nonzero features in the same lane group. J then leaves out features that are
-zero in all rows of the lane group.
+layout "clustered" puts rows with similar nonzero features in the same cluster, which is one lane group or several lane
+groups. J then leaves out the features that are zero in all rows of the cluster.
 
 Kernels copy the caller's rows into lane groups, a part of the rows at a time. The host first copies the part to the
 device, unless the device shares the host's memory or already has the rows (:class:`DeviceRows`).
@@ -193,8 +193,8 @@ class Packer:
     ) -> Any:
         """Write the lane groups ``groups``, each of V rows with interleaved values, to the buffer ``values``.
 
-        Lane group g begins at index where.at[g] of ``values``. Row i of the lane groups is row order[i] of
-        ``source``, or a row of zeros if order[i] is -1.
+        Lane group g begins at index where.at[g] of ``values``. Row i of the lane groups is the row of ``source`` with
+        the number order[i], or a row of zeros if order[i] is -1.
         """
         width = 1 if self._profile.style == "simd" else 64
         arguments = *source, groups.start, order, self.centre, where, int(where.dense), values
@@ -280,8 +280,8 @@ class LaneReader(Reader):
 
     def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
-        # _panels[0] is the number of rows of the largest buffer that has held rows U of a product K(X, U) so far.
-        # _panels[1][g] is the index at which group g of V interleaved rows begins in a buffer of rows U of K(X, U).
+        # _panels[0] is the capacity, in rows, of the largest buffer of rows U for which over_panel was called so far.
+        # _panels[1][g] is the index at which group g of V interleaved rows begins in such a buffer.
         self._panels: tuple[int, Buffer] = (0, None)
         # The dict _gathers holds OpenCL kernels that copy rows of X to the buffer of U, for a product K(X, U).
         # The keys of _gathers are classes of the number of rows of U: "two" (up to 2), "few" (3 to 16), "many" (more).
@@ -492,8 +492,9 @@ def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Var
 class Arrangement(NamedTuple):
     """Say at which position the layout "clustered" will store each of the n rows of X.
 
-    V consecutive positions are a lane group: V rows with interleaved values. Rows with similar nonzero features are put
-    in the same lane group. A lane group leaves out features that are zero in all of its rows. With padding, there are
+    V consecutive positions are a lane group: V rows with interleaved values. A cluster is one lane group, or several
+    consecutive lane groups (Profile.cluster). Rows with similar nonzero features are put in the same cluster. The lane
+    groups of a cluster leave out the features that are zero in all rows of the cluster. With padding, there are
     n_pad >= n positions.
 
     Attributes
@@ -511,9 +512,9 @@ class Arrangement(NamedTuple):
 
 
 class Clustered(Lanes):
-    """Store rows in groups of V rows with similar nonzero features.
+    """Store rows in lane groups of V rows, in clusters of rows with similar nonzero features.
 
-    A group leaves out features that are zero in all of its rows.
+    A cluster is one lane group or several lane groups. Features that are zero in all rows of a cluster are not stored.
     """
 
     name, sparse, most, in_order, elementwise = "clustered", True, MAX_FEATURES, False, False
