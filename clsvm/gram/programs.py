@@ -284,7 +284,9 @@ class Units:
         ``lanes`` is a number V that the device determines: V rows are stored together, with interleaved values. A
         work-group computes the kernel values between ``self.groups`` * V rows of X and ``self.blocks`` * V rows of U. A
         warp is the work-items that run one instruction together. Each warp of the work-group computes the kernel values
-        between ``self.rows`` of these rows of X and ``self.vectors`` of these rows of U.
+        between a number ``self.rows`` of these rows of X and a number ``self.vectors`` of these rows of U. So the
+        work-group has (``self.groups`` * V / ``self.rows``) * (``self.blocks`` * V / ``self.vectors``) warps, each of
+        ``self.warp`` work-items.
         """
         return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
 

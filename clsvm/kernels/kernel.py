@@ -29,7 +29,7 @@ _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).
 _DIGITS = 1e-3
 _CELLS = 1 << 18  # the host computes about this many terms e(x_j, y_j) of f(sum_j e(x_j, y_j)) at a time
 _SAMPLE = 500  # number of rows on which Kernel.check tests a kernel function
-# Kernel.rounding tests angles of x and y with cosine 1 - 2 (eps / 2)^s, s in _STEPS: 1 - eps if s = 1, -1 if s = 0.
+# Kernel.rounding tests angles of x and y with the cosines 1 and 1 - 2 (eps / 2)^s, s in _STEPS: from 1 - eps to -1.
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # exponents s: 1000 for K of |x - y| alone, else 200
 # Kernel.rounding estimates errors for rows with the squared norms f * N: f from _SIZES, N the largest squared norm.
 _SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])
@@ -320,7 +320,7 @@ class Kernel:
         Raises
         ------
         ValueError
-            If X is not a matrix of numbers, or has a negative entry but the kernel is for nonnegative rows.
+            If X is not a matrix of numbers, or the sample has a negative entry and the kernel is for nonnegative rows.
         """
         X = arrays.checked(X)
         X = X if sp.issparse(X) else np.asarray(X, np.float64)
@@ -403,8 +403,8 @@ class Kernel:
     def evaluation(self, rows: Extent, others: Extent, dtype: str, d: int) -> Evaluation:
         """Return the largest errors of K(x, y) that arise when the expressions of K are evaluated in ``dtype``.
 
-        ``rows`` has the smallest and the largest size of a row x, and the smallest and the largest absolute entry of a
-        row x. ``others`` has the corresponding four numbers for rows y. Rows have d features. The size of a row is
+        ``rows`` has the largest and smallest nonzero size of rows x, and their largest and smallest nonzero absolute
+        entry. ``others`` has the corresponding four numbers for rows y. Rows have d features. The size of a row is
         usually its squared norm. K is evaluated at a few sizes and entries between the limits, with inner products and
         entries rounded to ``dtype``. Errors of computing inner products are estimated by :meth:`rounding` instead."""
         if dtype == "float64":

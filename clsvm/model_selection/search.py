@@ -198,9 +198,9 @@ class FalkonSearchCV(_SearchCV):
 
     The search has the parameters, splits, scores and attributes of scikit-learn's GridSearchCV. With the same parameter
     values, all folds are fitted together, as outputs of one problem in which a fold's test rows have weight 0. The
-    folds are divided among several such problems if they have more than 64 outputs in all, or if memory is too small. A
-    fit starts from the solution for the next larger penalty. Folds with a softmax loss are fitted one after another
-    with the same kernel values.
+    folds are divided among several such problems if they have more than 64 outputs in all, or if the host's arrays for
+    one problem would take more than 1 GiB. A fit starts from the solution for the next larger penalty. Folds with a
+    softmax loss are fitted one after another with the same kernel values.
 
     Parameters
     ----------

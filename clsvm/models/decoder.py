@@ -82,7 +82,8 @@ class Decoder:
         return values
 
     def predict(self, values: Vector) -> NDArray[Any]:
-        """Return the predictions for decision values. Raises ValueError if break_ties is set for the shape "ovo"."""
+        """Return the predictions for decision values. Raises ValueError if break_ties is True and
+        decision_function_shape is "ovo"."""
         if self.by_votes:
             k = len(self.classes)
             won = votes(strips(values, k), len(values), k)
@@ -93,8 +94,7 @@ class Decoder:
     def by_votes(self) -> bool:
         """Return whether the prediction for a row is the class that wins most pairs of classes.
 
-        Raises ValueError if break_ties is set and decision_function_shape is "ovo".
-        """
+        Raises ValueError if break_ties is True and decision_function_shape is "ovo"."""
         if self.break_ties and self.of_pairs and self.shape == "ovo":
             raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
         return self.of_pairs and not self.break_ties
@@ -534,7 +534,7 @@ def _sigmoids(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> di
 
     classes, model = estimator.classes_, estimator.model_
     if (unknown := np.setdiff1d(y, classes)).size:
-        raise ValueError(f"y has the label {unknown[0]!r}, expected one of the fit's: {', '.join(map(repr, classes))}")
+        raise ValueError(f"y has the label {unknown[0]!r}, expected one of: {', '.join(map(repr, classes))}")
     if len(labels := np.unique(y)) < 2:
         raise ValueError(f"y must have rows of two classes or more, got only the label {labels[0]!r}")
     k = len(classes)

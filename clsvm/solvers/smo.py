@@ -236,7 +236,8 @@ class Loop(ABC):
             if not changed:
                 self._step()
                 history.outer += 1
-        # If max_iter or max_time ended the solve, only problems of at most FEW_ROWS rows are checked in float64.
+        # If max_iter or max_time ended the solve, only problems of at most FEW_ROWS rows are checked in float64. With
+        # more rows, a check takes long.
         if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:
             self._check_float64(self._read().worst, np.inf)
         return self._result(status)
@@ -355,7 +356,7 @@ class Loop(ABC):
         s, history, now = self.settings, self.history, perf_counter()
         every = max(1, GAP_ROWS // (self.W * self.sync)) * self.sync
         wanted = s.gap_tol is not None and history.outer % every == 0
-        # If the trace's last point is t seconds after the start, its next point follows after 1.1 * t + 0.02 seconds.
+        # If the trace's last point is t seconds after the start, its next is over 1.1 * t + 0.02 s after the start.
         traced = s.reported and (not history.trace or now - history.began > 1.1 * history.trace[-1].seconds + 0.02)
         point = self._point(optimality, self._objectives(optimality.rho) if wanted or traced else None)
         if wanted or traced:

@@ -201,7 +201,7 @@ def test_labels_that_the_fit_had_are_asked_for() -> None:
     model = SVC().fit(X, y)
     with pytest.raises(ValueError, match=r"inconsistent numbers of samples: \[100, 150\]"):
         decoder.calibrated(model, X[:100], y)
-    with pytest.raises(ValueError, match=r"y has the label .*5.*, expected one of the fit's: .*0.*1.*2"):
+    with pytest.raises(ValueError, match=r"y has the label .*5.*, expected one of: .*0.*1.*2"):
         decoder.calibrated(model, X, y + 5)
     with pytest.raises(ValueError, match="y must be the labels or targets of the rows, got None"):
         decoder.calibrated(model, X)
