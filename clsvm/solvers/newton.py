@@ -54,7 +54,7 @@ ALIGN = 256  # buffers for rows of X hold a multiple of ALIGN rows, so that buff
 SHORT = 0.5  # a Newton step is not made if the line search finds the minimum at less than SHORT of its length
 BLOCK = 1024  # at most BLOCK rows are added to the Cholesky factor at a time, so that BLOCK^2 values of K fit in caches
 # COPIES: on the host, a step with m free coefficients takes at most COPIES arrays (m, m) in the dtype of K.
-# PRODUCTS: inner products of columns of the inverse of U' (m, m) take at most PRODUCTS * m^2 bytes (Factor.products).
+# PRODUCTS: a Factor with m rows takes at most PRODUCTS * m^2 bytes for the inner products in ``Factor.products``.
 COPIES, PRODUCTS = 8, 32
 # A Cholesky factor is used again if at most this share of its coefficients became free or reached a bound since.
 MAX_CHANGED = 0.25

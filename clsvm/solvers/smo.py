@@ -356,7 +356,7 @@ class Loop(ABC):
         s, history, now = self.settings, self.history, perf_counter()
         every = max(1, GAP_ROWS // (self.W * self.sync)) * self.sync
         wanted = s.gap_tol is not None and history.outer % every == 0
-        # If the trace's last point is t seconds after the start, its next is over 1.1 * t + 0.02 s after the start.
+        # If the trace's last point is t seconds after the start, the next is more than 1.1 * t + 0.02 after the start.
         traced = s.reported and (not history.trace or now - history.began > 1.1 * history.trace[-1].seconds + 0.02)
         point = self._point(optimality, self._objectives(optimality.rho) if wanted or traced else None)
         if wanted or traced:
