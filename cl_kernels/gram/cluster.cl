@@ -123,7 +123,7 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 
 // Assign n rows to clusters of ``size`` rows, so that the rows of a cluster have similar nonzero columns.
 // A cluster stores the same columns for all of its rows: the columns in which at least one of its rows has a nonzero.
-// In these columns, the zeros of the cluster's other rows are stored too.
+// The cluster also stores the zeros of its rows in these columns.
 // A cluster is open from its start until it has ``size`` rows. Each row joins the open cluster in which the fewest
 // additional zeros must then be stored (function ``nearest``).
 // in:  walk       indices of the n rows, in the order in which they join clusters

@@ -1,7 +1,7 @@
 // Copy rows of X to a panel. A panel stores the right-hand rows U of a product K(X, U), in blocks of UB rows.
 // X has d features. The rows of X are stored in lane groups of V rows, whose values are interleaved. Row i is in lane
 // group g = i / V. All divisions are integer divisions.
-// A lane group stores the same features c[0], c[1], ... for all of its rows. All other features of these rows are 0.
+// A lane group stores the same features c[0], c[1], ... for all of its rows. The rows are 0 in all other features.
 // in:  rows, count           right-hand row u is row i = rows[u] of X, called x_i, for u < count[0]. If rows[u] is
 //                            negative, nothing is written.
 // in:  columns, columns_at   c[k] = columns[columns_at[g] + k]. If ``dense`` is set, all d features are stored, and

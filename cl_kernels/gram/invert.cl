@@ -1,5 +1,5 @@
 // Build an inverted index of a CSR matrix. Every ``size`` consecutive rows of the matrix are a block b, and each block
-// has an index of its own. The index lists the entries of the block column by column. The entries of one column are in
+// has its own index. The index lists the entries of the block column by column. The entries of one column are in
 // ascending order of rows.
 // in:  indptr, indices, data   the CSR matrix, with ``columns`` columns
 // out: rows_of[e]   row of entry e of the index, counted from the first row of the block

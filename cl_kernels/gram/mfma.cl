@@ -4,9 +4,9 @@
 // One instruction multiplies two parts of matrices, called fragments: 2 features of 32 rows x_i and of 32 rows y_u. The
 // 64 work-items of a wavefront hold the fragments and the 32 x 32 sums together, in the layout of AMD's CDNA manual.
 // Each work-item holds one number of each fragment, and an array of 16 sums.
-// The rows x_i are the rows of the manual's matrix A. With this choice, the elements 4 * m to 4 * m + 3 of the array
-// belong to one row y_u and to four consecutive rows x_i, for m = 0 .. 3.
-// With the macro EMULATED, the function ``multiplied`` computes the same sums in OpenCL C, without matrix units. All
+// The rows x_i are the rows of the manual's matrix A. The elements 4 * m to 4 * m + 3 of the array then belong
+// to one row y_u and to four consecutive rows x_i, for m = 0 .. 3.
+// The macro EMULATED makes the function ``multiplied`` compute the same sums in OpenCL C, without matrix units. All
 // work-items of a work-group must then call this function together, because they exchange values through local memory.
 #define WARP 64  // work-items that hold a fragment together
 #define FRAGMENT_ROWS 32

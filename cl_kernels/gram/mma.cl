@@ -9,7 +9,7 @@
 // features. Ordinary float32 additions add the sums of the units.
 // One instruction reads a part of a matrix, called a fragment. The 32 work-items of a warp hold a fragment together, in
 // the layout of the PTX manual.
-// With the macro EMULATED, the function ``multiplied`` computes the same sums in OpenCL C, without matrix units. All
+// The macro EMULATED makes the function ``multiplied`` compute the same sums in OpenCL C, without matrix units. All
 // work-items of a work-group must then call this function together, because they exchange values through local memory.
 #define WARP 32  // work-items that hold a fragment together
 #define FRAGMENT_ROWS 8

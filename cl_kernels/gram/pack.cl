@@ -8,7 +8,7 @@
 // in:  centre                the d numbers to subtract, one for each feature
 // in:  at                    at[g] is the index in ``values`` of the first value of lane group g
 // in:  columns, columns_at   the features J[0], J[1], ... that lane group g stores. J[k] is columns[columns_at[g] + k].
-//                            The last of these features is columns[columns_at[g + 1] - 1].
+//                            The last feature is columns[columns_at[g + 1] - 1].
 // in:  dense                 1 if every lane group stores all d features. Then J[k] = k, and ``columns`` is not read.
 // out: values                with the row x in lane ``lane`` of lane group g,
 //                              values[at[g] + k * V + lane] = x[J[k]] - centre[J[k]]

@@ -26,8 +26,8 @@
 //   fill        writes the values of the CSR entries to their features' lines, and writes uu
 //   copy_dense  writes the values of dense feature k to line 1 + k
 // Work-items: each row of the block has S items s = 0 .. S - 1, where S is the launch's global size in dimension 1.
-// Item (l, s) handles row u = first + l of U. In ``mark`` and ``fill``, it takes the row's CSR entries s, s + S,
-// s + 2 * S, ..., counted from 0. In ``copy_dense``, it takes the row's dense features k = s, s + S, s + 2 * S, ...
+// Item (l, s) handles row u = first + l of U. It takes the row's CSR entries s, s + S, s + 2 * S, ..., counted
+// from 0, in ``mark`` and ``fill``. It takes the row's dense features k = s, s + S, ... in ``copy_dense``.
 #ifndef INDEX
 #define INDEX int
 #endif

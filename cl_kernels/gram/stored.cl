@@ -16,7 +16,7 @@
 //                    then launches the kernel ``mirror`` (carry.cl). In each row u >= reused, ``mirror`` sets
 //                    Q[u][v] = Q[v][u] for v < reused and for v > u.
 // Work-items: the index in dimension 1 is the row u of Q. All work-items with the same index in dimension 1 copy this
-// row together, and neighbouring work-items write consecutive values. On CPUs, a single work-item copies a row.
+// row together, and neighbouring work-items write consecutive values. A single work-item copies a row on CPUs.
 kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
                           global const int *restrict rows, const int capacity, const int reused,
                           const int symmetric, global real *restrict Q) {

@@ -1,5 +1,5 @@
-// Copy n vectors m_i of d numbers each into blocks of V vectors. In a block, the numbers of the V vectors are
-// interleaved. Kernels that multiply matrices read these blocks.
+// Copy n vectors m_i of d numbers each into blocks of V vectors. A block interleaves the numbers of its V vectors.
+// Kernels that multiply matrices read these blocks.
 // in:  M    a matrix whose rows or columns are the vectors:   m_i[k] = M[from + i * stride + k * step]
 //           If the vectors are rows of M, step is 1. If they are columns of M, stride is 1.
 // out: to   the blocks. A block has places for V vectors of ``length`` numbers. The vector m_i is vector i % V of block

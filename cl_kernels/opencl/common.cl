@@ -1,7 +1,7 @@
 // Define the types and functions that all kernels share. Options (-D):
 //   REAL64      the type real, of kernel values, is double; otherwise it is float
-//   V           number of rows in a lane group, in which the values of these rows are interleaved. In SIMD style V is
-//     also the length of vectors (type realv).
+//   V           number of rows in a lane group, which interleaves the values of its rows. In SIMD style V is also
+//     the length of vectors (type realv).
 //   SIMD        SIMD style: a work-item computes with explicit vectors. Otherwise work-group style: the work-items of a
 //     group share its work.
 //   WIDE_PAIR   the type wide, of gradients and coefficients of the dual problem, is an unevaluated sum of two floats,
@@ -171,14 +171,14 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 #define SYNC
 #endif
 
-// Define attributes of kernels and functions. Kernels have two styles. In SIMD style (macro SIMD), a work-item computes
-// with explicit vectors. Otherwise, in work-group style, the work-items of a work-group share its work.
-//   OF_ITEMS(count)   is an attribute of a kernel. In work-group style, it fixes the kernel's work-group size at
-//     ``count`` items, so that the driver allocates registers for this size. In SIMD style, it is the macro EXPLICIT: a
-//     hint that tells the compiler that the kernel is vectorised already.
+// Define attributes of kernels and functions. Kernels have two styles. SIMD style (macro SIMD): a work-item computes
+// with explicit vectors. Otherwise work-group style: the work-items of a work-group share its work.
+//   OF_ITEMS(count)   is an attribute of a kernel. It fixes the work-group size at ``count`` items in work-group
+//     style, so that the driver allocates registers for this size. It is the macro EXPLICIT in SIMD style: a hint that
+//     tells the compiler that the kernel is vectorised already.
 //   OF_GROUP          the same as OF_ITEMS(WG). WG is the number of work-items of a work-group in reductions.
-//   INLINED           stands before a function in place of ``inline``. In work-group style, it forces the compiler to
-//     inline the function. Functions with barriers or with pointers to local memory need INLINED, because some
+//   INLINED           stands before a function in place of ``inline``. It forces the compiler to inline the function
+//     in work-group style. Functions with barriers or with pointers to local memory need INLINED, because some
 //     compilers would not inline them otherwise.
 //   OUTLINED          forbids the compiler to inline a function. A long function that a kernel calls in several places
 //     is then compiled only once, which saves compile time.
@@ -195,7 +195,7 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 // Return an inclusive prefix sum over a work-group: item ``lid`` gets the sum of ``value`` over the items 0 .. lid.
 // Set *total to the sum over all items. ``scratch`` is local memory for SCAN = WG + SEGMENTS ints.
 // The items are divided into SEGMENTS segments (1 or 16) of WG / SEGMENTS consecutive items. First, SEGMENTS items each
-// sum one segment. Then every item adds the sums of all earlier segments, and the values of its own segment up to its
+// sum one segment. Then every item adds the sums of all earlier segments, and the values of its segment up to its
 // own value.
 #define SEGMENTS (WG < 16 ? 1 : 16)
 #define SCAN (WG + SEGMENTS)

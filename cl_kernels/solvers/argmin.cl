@@ -9,8 +9,8 @@
 //     Each work-item passes two values, *value and *other, and their indices *index and *other_index. The smallest
 //     *value of the group and its index replace *value and *index. Separately, the smallest *other of the group and its
 //     index replace *other and *other_index.
-// ``values`` and ``indices`` are arrays in local memory. NAME needs ENTRIES_EACH entries in each of these two arrays,
-// and NAME_2 needs 2 * ENTRIES_EACH entries in each.
+// ``values`` and ``indices`` are arrays in local memory. NAME needs ENTRIES_EACH entries in each array, and
+// NAME_2 needs 2 * ENTRIES_EACH entries in each.
 // A group has WG work-items. If WG is at most RADIX = 16, every item finds the smallest of the WG values. If WG is
 // larger, the group works in two stages, with a barrier between the stages:
 //   1. RADIX items each find the smallest of WG / RADIX values, and write it to ``values``.

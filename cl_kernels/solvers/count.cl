@@ -67,7 +67,7 @@
 // Problems with a bias: v is the larger of v0 and v1. The side is 1 if v1 > v0, else 0.
 //   v0 = e.M - right if ``up`` is true, else -1
 //   v1 = left - e.m if ``low`` is true, else -1
-// Problems without a bias (macro NO_BIAS): the side is 0, and v is the first of these numbers whose condition is true:
+// Problems without a bias (macro NO_BIAS): the side is 0, and v is the first number whose condition is true:
 //   -right if ``up`` is true and right < 0;   left if ``low`` is true;   0 in all other cases
 // The bin is 0 for the rows e.im and e.iM. For all other rows,
 //   bin = 1 + min(depth, BINS - 2),   depth = (bits(1) - bits(v * scale)) / 2^16   (integer division)
@@ -226,9 +226,9 @@ kernel OF_GROUP void threshold(const int pieces, const int quota, global const i
 
 #if WG > 1
 // Count rows by their bins, for each chunk c of rows and each of two sides s: the rows in the bins before bin ``last``,
-// and the rows in bin ``last``. From these counts, the next kernel finds the place of each row in the working set.
+// and the rows in bin ``last``. The next kernel uses these counts to find each row's place in the working set.
 // Side 0 has the rows whose violation of the optimality conditions shrinks if their coefficient rises. Side 1 has the
-// rows whose violation shrinks if their coefficient falls. In problems without a bias, all rows are on side 0.
+// rows whose violation shrinks if their coefficient falls. All rows are on side 0 in problems without a bias.
 // An earlier kernel divided the rows of each side into BINS bins by their violation. Bin 0 has the rows with the
 // largest violations. A given number of rows is chosen from each side, from bin 0 on. ``last`` is the bin of side s in
 // which this number is reached. All rows in the bins before bin ``last`` are chosen, and some or all rows in bin
@@ -258,10 +258,10 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 // Side 0 has the rows whose violation of the optimality conditions shrinks if their coefficient rises. Side 1 has the
 // rows whose violation shrinks if their coefficient falls.
 // An earlier kernel divided the rows of each side into bins by their violation. Bins with lower numbers have rows with
-// larger violations. All rows in the bins before bin ends[side][0] are chosen. From bin ends[side][0], the first
-// ends[side][1] rows are chosen.
-// On each side, the rows from the bins before bin ends[side][0] are written first, in ascending order of their indices.
-// Then the rows from bin ends[side][0] are written, in ascending order of their indices.
+// larger violations. All rows in the bins before bin ends[side][0] are chosen. The first ends[side][1] rows in
+// bin ends[side][0] are chosen.
+// Each side's rows in the bins before bin ends[side][0] are written first, in ascending order of their indices.
+// Then the rows in bin ends[side][0] are written, in ascending order of their indices.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict epsilon, global uchar *restrict in_set,

@@ -11,8 +11,8 @@
 //     expect a dual problem with one coefficient for each row. The host gives them a substitute problem: its gradients
 //     are ``view``, its coefficients are all at their lower bounds, and it has no bias. A coefficient at its lower
 //     bound can only rise, so its violation is minus its gradient: -view[i] = v[i].
-//   coupled   computes three sums over the rows i of each chunk of consecutive rows. From these sums, the host computes
-//     the primal and the dual objective. y is the class of row i, which is the only problem p with hi[p][i] > 0.
+//   coupled   computes three sums over the rows i of each chunk of consecutive rows. The host computes the primal and
+//     the dual objective from the sums. y is the class of row i, which is the only problem p with hi[p][i] > 0.
 //     sum_i sum_p b[p][i] * (f[p][i] - q[p][i])
 //     sum_i sum_p b[p][i] * q[p][i]
 //     sum_i hi[y][i] * (max_p f[p][i] - f[y][i])   (GTSVM, equation 3)

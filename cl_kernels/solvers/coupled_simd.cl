@@ -25,8 +25,8 @@
 // bound. Then top is M, and M >= m. Second case: row k has the coefficient -C in a problem r. The other coefficients of
 // row k are then at their upper bounds, because the sum of all its coefficients is 0. So m is F[r][k], and top is
 // max(M, m).
-// Work-items: one, which computes with vectors of DW rows (fold.cl). In each iteration, the work-item adds
-// D[p] * Q[j][k] to F[p][k] for all problems p and rows k. In the same pass it computes top - m for each row k.
+// Work-items: one, which computes with vectors of DW rows (fold.cl). Each iteration adds D[p] * Q[j][k] to
+// F[p][k] for all problems p and rows k. It computes top - m for each row k in the same pass.
 // The solve ends when the largest violation is at most ``tolerance``, or at most ``shrink`` times the largest violation
 // at the start. It also ends after ``most`` iterations. During the solve, counters[0] is the number of iterations of
 // all earlier solves. When counters[0] plus the iterations of this solve reach ``budget``, the solve ends too.

@@ -102,9 +102,9 @@ inline Partial no_rows(void) {
 #define LEFT(f, b, epsilon) PICK(LESS((some)wide_of(0), b), ADD(f, epsilon), ADD(f, NEG(epsilon)))
 
 // Update the results of a work-item by AT_ONCE more rows. The rows are consecutive. The vectors ``right``, ``left``,
-// ``up`` and ``low`` have one component for each of them.
+// ``up`` and ``low`` have one component for each row.
 // In:
-//   i        the number of the first of these rows
+//   i        the number of the first row
 //   right    the derivative of the dual objective by a row's coefficient, if the coefficient rises
 //   left     the derivative of the dual objective by a row's coefficient, if the coefficient falls
 //   up       whether a row's coefficient can rise
@@ -124,8 +124,8 @@ inline void add_rows(Partial *s, const int i, const some right, const some left,
 }
 
 // Find the smallest of AT_ONCE values that a work-item has kept, and the row of this value. The work-item has read one
-// value of each of its rows. It has read the values of AT_ONCE consecutive rows at a time, as a vector. For each
-// component k of these vectors (k = 0, 1, ...), it has kept the smallest value.
+// value of each of its rows. It has read the values of AT_ONCE consecutive rows at a time, as a vector. It has
+// kept the smallest value of each component k = 0, 1, ... of the vectors.
 // In:
 //   v    v[k] is the smallest value that component k had
 //   i    i[k] is the first row of the vector from which v[k] was kept. So v[k] is the value of row i[k] + k.
@@ -153,7 +153,7 @@ inline void reduce_lanes(const some v, const which i, wide *value, int *index) {
 // the left for one that falls. They differ only in epsilon-SVR, for a coefficient of 0.
 // In:
 //   g    number of a group of rows. The rows of nu-SVC and nu-SVR are in two groups, 0 and 1, and the coefficients of
-//        each group have a fixed sum. In other problems, all rows are in group 0.
+//        each group have a fixed sum. All rows of other problems are in group 0.
 //   s    the results of this work-item for its rows of group g (type Partial)
 // Out, for the rows of group g in the chunk:
 //   numbers    m, M, and a sum. m is the smallest derivative to the right of the rows whose coefficient can rise. M is

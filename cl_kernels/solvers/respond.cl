@@ -6,8 +6,8 @@
 //   q    (problems, W), the linear terms of the dual objectives
 // Out:
 //   f    (problems, W), the gradients
-// Work-items: get_global_id(1) is the problem p. In SIMD style (on CPUs), an item computes VECTORS vectors of
-// consecutive numbers f[p][i], in registers. In work-group style (on GPUs), an item computes one number f[p][i], and
+// Work-items: get_global_id(1) is the problem p. An item in SIMD style (on CPUs) computes VECTORS vectors of
+// consecutive numbers f[p][i], in registers. An item in work-group style (on GPUs) computes one number f[p][i], and
 // consecutive items read consecutive addresses.
 #define VECTORS 4
 kernel EXPLICIT void respond(const int W, global const real *restrict Q, global const wide *restrict b,

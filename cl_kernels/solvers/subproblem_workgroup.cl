@@ -30,8 +30,8 @@
 // chosen row j gives row i. The items then read all of row i and row j of Q, to update the gradients.
 // NO_BIAS: the sum of b is free. The slope of row k is the absolute value of its gradient if the objective falls when
 // b_k moves within its bounds, and otherwise 0. The violation is the largest slope. An iteration changes only one
-// coefficient, that of the row with the largest gain slope^2 / Q_kk. To update the gradients, an iteration reads only
-// this row of Q.
+// coefficient, that of the row with the largest gain slope^2 / Q_kk. The update of the gradients reads only this row
+// of Q.
 #ifndef EACH
 #define EACH 1  // rows of the working set that an item owns
 #endif

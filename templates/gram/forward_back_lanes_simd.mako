@@ -28,8 +28,8 @@ ${lanes.settings()}
 //            the work-items.
 // Scratch memory:
 //   tiles, sums_t, sums_r    for K, t and r
-// Work-items: each work-item takes BLOCK lane groups of X, in steps of SUB lane groups. In each step, the work-item
-// first stores the kernel values of SUB * V rows i and all rows u in ``tiles``. The values in ``tiles`` stay in the
+// Work-items: each work-item takes BLOCK lane groups of X, in steps of SUB lane groups. A step first stores the
+// kernel values of SUB * V rows i and all rows u in ``tiles``. The values in ``tiles`` stay in the
 // core's caches. Then the work-item computes r for these rows i. At last it adds K[u][i] * r[p][i] to its sums in
 // ``parts``, for up to four outputs p at a time.
 // Precision: K has the type ``real``. Terms of t are added in this type over RUN rows u, and terms of the result over

@@ -19,9 +19,9 @@
 // Out:
 //   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
 // ``block`` consists of lines of UB values, one value for each row y_u. All values of line 0 are zero. A feature j that
-// has an entry in any of the rows y_u has a line of its own. All other features have line 0:
+// has an entry in any of the rows y_u has its own line. All other features have line 0:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
-// If feature j has a line of its own, line_of[j] is ``mark`` plus the number of this line. For any other feature,
+// If feature j has its own line, line_of[j] is ``mark`` plus the number of this line. For any other feature,
 // line_of[j] may still have a number from an earlier block. ``mark`` is at least as large as every number from earlier
 // blocks. The formula then gives line 0, so line_of need not be cleared between blocks.
 // ELEMENTWISE: an element-wise kernel function is f(s) with s = sum_j e(x_i[j], y_u[j]), where e is a function of two

@@ -26,10 +26,9 @@
 //   rows                     only with the macro LISTED: row r of the launch is the row i = rows[r] of X. Without
 //                            LISTED, row r of the launch is the row i = r of X.
 // Out:
-//   With the macro STORE, the kernel values are stored. With the macro UPDATE, they are multiplied by weights and added
-//   to sums (see epilogue.mako).
+//   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
 // The array ``block`` has lines of UB values. A line has the values y_u[j] of one feature j for the UB rows y_u. A
-// feature that occurs in any of the rows y_u has a line of its own. All other features share line 0, which is zero:
+// feature that occurs in any of the rows y_u has its own line. All other features share line 0, which is zero:
 //   y_u[j] = block[line * UB + u - first],   line = max(line_of[j] - mark, 0)
 // The array line_of also has numbers from earlier blocks of U. These numbers are at most ``mark``, so they give line 0.
 // ELEMENTWISE: an element-wise kernel function is f(s) with s = sum_j e(x_i[j], y_u[j]), where e is a function of two
@@ -40,12 +39,12 @@
 // these columns (dense_columns_workgroup.mako).
 // Work-groups: a work-group has TEAMS teams of UB work-items. The work-group takes V rows x_i, where V is a macro, in
 // portions of ROWS rows. Each team takes ROWS / TEAMS rows of a portion, one row after another. Item k of a team
-// computes the inner products <x_i, y_u> for the row y_u with u = first + k. For an element-wise kernel function, it
-// computes the sums s in their place.
+// computes the inner products <x_i, y_u> for the row y_u with u = first + k. It computes the sums s in
+// their place for an element-wise kernel function.
 // Steps for ROWS rows x_i:
-//   1. A team copies UB entries of its row x_i to local memory. For each entry, it also copies the number of the line
-//      that the entry's feature has in ``block``.
-//   2. Item k multiplies each of these entries by y_u[j], value k of the line of the entry's feature j. So consecutive
+//   1. A team copies UB entries of its row x_i to local memory. The team also copies the number of the line that
+//      each entry's feature has in ``block``.
+//   2. Item k multiplies each copied entry by y_u[j], value k of the line of the entry's feature j. So consecutive
 //      items read consecutive addresses. Steps 1 and 2 are repeated until all entries of x_i are read.
 //   3. The inner products of ROWS rows x_i and UB rows y_u are now in local memory. Consecutive items turn the inner
 //      products of consecutive rows i into kernel values, and write the kernel values to consecutive addresses.

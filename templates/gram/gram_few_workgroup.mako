@@ -35,8 +35,8 @@
 //        The file epilogue.mako describes these outputs.
 // A lane group is V rows of X whose values are interleaved. Lane group g has the rows i = g * V .. g * V + V - 1.
 // A lane group may leave out features that are zero in all of its rows. The stored features are numbered s = 0, 1, ...
-// Stored feature number s of lane group g is feature j = columns[columns_at[g] + s] of X. With the macro DENSE, each
-// lane group stores all features, and j = s. A stored feature j of x_i and any feature j of y_u have the values
+// Stored feature number s of lane group g is feature j = columns[columns_at[g] + s] of X. The macro DENSE says that
+// each lane group stores all features: j = s. A stored feature j of x_i and any feature j of y_u have the values
 //   x_i[j] = values[at[g] + s * V + i % V],   g = i / V                  (integer divisions)
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB]
 // This kernel is for few rows y_u, when reading X is most of the work. It takes COLUMNS rows y_u at a time. A value of

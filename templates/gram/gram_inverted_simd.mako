@@ -31,7 +31,7 @@
 // Out:
 //   S    S[slot[u]][i - base] = K[u][i]
 //   c    only with the macro UPDATE: the kernel adds sum_u D[p][u] * K[u][i] to c[p][i - base]
-// The inverted index has blocks of ``size`` rows of X. In each block b, the entries are sorted by column, and within a
+// The inverted index has blocks of ``size`` rows of X. The entries of each block b are sorted by column, and within a
 // column by row. Entry e has the value values[e], and belongs to row b * size + rows_of[e] of X (invert.cl). The block
 // begins with entry number start = starts_of[b * size]. ends[b][k] is the number of the block's entries in the columns
 // before k. So column k has the entries

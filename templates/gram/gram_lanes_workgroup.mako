@@ -42,14 +42,14 @@ typedef CAT(REAL, 4) four;
 //   K    stored (macro STORE) or added to weighted sums (macro UPDATE), see epilogue.mako
 // A lane group is V rows of X whose values are interleaved. Lane group g has the rows i = g * V .. g * V + V - 1.
 // A lane group may leave out features that are zero in all of its rows. The stored features are numbered s = 0, 1, ...
-// Stored feature number s of lane group g is feature j = columns[columns_at[g] + s] of X. With the macro DENSE, each
-// lane group stores all features, and j = s. With integer divisions:
+// Stored feature number s of lane group g is feature j = columns[columns_at[g] + s] of X. The macro DENSE says that
+// each lane group stores all features: j = s. With integer divisions:
 //   x_i[j] = values[at[g] + s * V + i % V],   g = i / V
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB]
 // V, UB, GROUPS, BLOCKS and DEPTH are macros. A work-group takes GROUPS lane groups, which are GROUPS * V rows x_i. It
 // takes BLOCKS * UB rows y_u at a time, and computes the kernel values between these rows. A work-group has
-// (V / 4) * (UB / 4) work-items. For each lane group and each block of U, a work-item computes the kernel values of
-// four consecutive rows x_i and four consecutive rows y_u.
+// (V / 4) * (UB / 4) work-items. A work-item computes the kernel values of four consecutive rows x_i and four
+// consecutive rows y_u, for each lane group and block of U.
 // Dimension 0 of the launch divides the rows x_i among work-groups, and dimension 1 the rows y_u. With UPDATE,
 // dimension 1 has size 1, so that only one work-group adds to a sum.
 // Local memory is double-buffered: each of its two buffers holds DEPTH features of the rows x_i and y_u. While the

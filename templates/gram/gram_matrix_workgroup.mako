@@ -30,10 +30,10 @@
 #define ALONG (GROUPS * V / WARP_ROWS)  // warps along the rows of X in a block of K
 #define X_FRAGMENTS (WARP_ROWS / FRAGMENT_ROWS)
 #define U_FRAGMENTS (WARP_VECTORS / FRAGMENT_VECTORS)
-// In local memory, each feature takes X_LINE vectors for the rows of X, and U_LINE vectors for the rows of U. A vector
+// Each feature takes X_LINE vectors in local memory for the rows of X, and U_LINE vectors for the rows of U. A vector
 // holds the values of the feature in four rows. X_LINE and U_LINE include two vectors of padding each. Local memory
 // usually has 32 banks, each one float32 number wide. Without padding, a feature would fill a multiple of 32 banks, so
-// all features would begin at the same bank. With the padding of 8 numbers, each feature begins 8 banks after the
+// all features would begin at the same bank. The padding of 8 numbers makes each feature begin 8 banks after the
 // feature before it. The 32 values that a warp of an NVIDIA GPU reads at a time belong to 8 rows and 4 features. With
 // the padding, these values lie in 32 different banks.
 #define X_LINE (GROUPS * NX + 2)
