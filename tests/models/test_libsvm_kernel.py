@@ -83,7 +83,7 @@ def test_python_reads_what_it_wrote(command: Command, tmp_path: Path, device: st
     serials = [line.split()[-1] for line in (tmp_path / "m").read_text().partition("SV\n")[2].splitlines()]
     assert serials == [f"0:{column + 1}" for column in model.support_]
     np.testing.assert_array_equal(libsvm.load_model(tmp_path / "m").predict(T), model.predict(T).astype(int))
-    with pytest.raises(ValueError, match=r"hold models with a clsvm\.Kernel only"):
+    with pytest.raises(ValueError, match=r"hold only models whose kernel is a clsvm\.Kernel"):
         clsvm.save_model(model.model_, tmp_path / "own")
 
 
