@@ -36,6 +36,10 @@ inline uint least_of(const uint x) {
 #define LANE (int)get_sub_group_local_id()
 #define least_of(x) sub_group_reduce_min((uint)(x))
 #endif
+// A key stands for a number and the index of this number. It has three unsigned integers: ``high``, ``low`` and
+// ``index``. The number is mapped to ``high`` and ``low`` in such a way that smaller numbers have smaller keys.
+// Keys are compared by ``high``. If ``high`` is equal, they are compared by ``low``, and if ``low`` is equal too, by
+// ``index``. So the smallest index wins among equal numbers.
 typedef struct {
   uint high, low, index;
 } Key;
@@ -85,10 +89,7 @@ inline wide wide_of_key(const Key one) { return (wide)(unordered(one.high), unor
 // Find the smallest key of a sub-group. Each work-item passes a key, keys[0]. The function replaces keys[0] of every
 // item by the smallest keys[0] of all items of the sub-group.
 // If ``count`` is 2, each item passes a second key, keys[1], and the smallest keys[1] is found in the same way.
-// A key stands for a number and the index of this number. It has three unsigned integers: ``high``, ``low`` and
-// ``index``. The number is mapped to ``high`` and ``low`` in such a way that smaller numbers have smaller keys.
-// Keys are compared by ``high``. If ``high`` is equal, they are compared by ``low``, and if ``low`` is equal too, by
-// ``index``. So the smallest index wins among equal numbers.
+// The type Key, defined above, stands for a number and its index. Keys are compared as described there.
 // ``halves`` is 1 if numbers have 64 bits. ``halves`` is 0 if numbers have 32 bits, so that ``low`` is 0 in all keys.
 // Each step is done for both keys before the next step, so that one reduction proceeds while the other waits.
 INLINED void least_keys(const int count, Key *keys, const int halves) {
@@ -105,10 +106,7 @@ INLINED void least_keys(const int count, Key *keys, const int halves) {
 // Find the smallest key of a work-group. Each work-item passes a key, keys[0]. The function replaces keys[0] of every
 // item by the smallest keys[0] of all items of the work-group.
 // If ``count`` is 2, each item passes a second key, keys[1], and the smallest keys[1] is found in the same way.
-// A key stands for a number and the index of this number. It has three unsigned integers: ``high``, ``low`` and
-// ``index``. The number is mapped to ``high`` and ``low`` in such a way that smaller numbers have smaller keys.
-// Keys are compared by ``high``. If ``high`` is equal, they are compared by ``low``, and if ``low`` is equal too, by
-// ``index``. So the smallest index wins among equal numbers.
+// The type Key, defined above, stands for a number and its index. Keys are compared as described there.
 // ``halves`` is 1 if numbers have 64 bits. ``halves`` is 0 if numbers have 32 bits, so that ``low`` is 0 in all keys.
 // ``parts`` is local memory for intermediate results. The array begins with one key for each sub-group, the smallest
 // keys[0] of its items. If ``count`` is 2, the smallest keys[1] of each sub-group follow. A key takes three integers.

@@ -39,7 +39,9 @@ _ESTIMATORS: dict[str, tuple[str, dict[str, str]]] = {  # for each value of --ma
 FALKON = flags.group("falkon", "Nyström kernel machines for many rows: Falkon and Logistic Falkon.")
 OF_TABLE = flags.of_estimators(TABLE)
 _PIECE = 1 << 11  # with a progress bar, at least this many rows are predicted at a time
-_OF_TRAINING = "a model of 'train -b 1', or of two classes by 'falkon train --machine logistic'"
+_OF_TRAINING = (
+    "a model that was trained by 'clsvm train -b 1', or, for two classes, by 'clsvm falkon train --machine logistic'"
+)
 PREDICT = "Predict the labels or values of TEST by MODEL and print the accuracy, or the error."
 
 
@@ -357,10 +359,7 @@ def predict(args: Any) -> None:
     model = npz.load_model(args.model)
     values = TASKS[model.task].kind == NUMBERS
     if args.probability and not model.has_probabilities:
-        raise ValueError(
-            f"-b 1: the model {args.model} has no probabilities, expected a model that was trained by "
-            "'clsvm train -b 1', or, for two classes, by 'clsvm falkon train --machine logistic'"
-        )
+        raise ValueError(f"-b 1: the model {args.model} has no probabilities, expected {_OF_TRAINING}")
     model, X, y = _test_rows(args.test, model)
     where = args.device, args.memory_limit
     if args.probability and not values:

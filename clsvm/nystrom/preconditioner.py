@@ -220,7 +220,7 @@ class Preconditioner:
             left = K.diagonal()[order] - np.square(L).sum(axis=1)
             remainder = np.abs(product[order] - L @ (L.T @ signs[order])).max()
             if rank and np.isfinite(L).all() and left.min() >= -GROWTH * tol and remainder <= GROWTH * self.m * tol:
-                self._R = np.empty((rank, self.m), order="F")
+                self._R = np.empty((rank, self.m))
                 self._R[:, order] = L.T
                 self.rank, self.pivots, self.jitter, self.error = int(rank), order[:rank], 0.0, tol
                 return np.asfortranarray(L[:rank].T)
@@ -399,10 +399,8 @@ class Preconditioner:
         sums = factors if in_float64 else np.zeros(factors.shape, B.dtype, order="F")
         for first in range(0, B.shape[1], _ROWS):
             some = slice(first, first + _ROWS)
-            weighed = B[:, some] * scale[some].astype(B.dtype)
-            turned = weighed.flags.c_contiguous  # BLAS needs Fortran order, so an array in C order is transposed
-            weighed = weighed.T if turned else weighed
-            sums = syrk(1.0, weighed, beta=float(first > 0), c=sums, trans=turned, lower=1, overwrite_c=1)
+            weighed = B[:, some] * scale[some].astype(B.dtype)  # in C order, so its transpose is in Fortran order
+            sums = syrk(1.0, weighed.T, beta=float(first > 0), c=sums, trans=1, lower=1, overwrite_c=1)
         if not in_float64:
             self._set_lower(sums)
         return sums if in_float64 else factors
