@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# To find the caller, ``warn`` skips the stack frames of these packages.
+# Function ``warn`` skips the stack frames of the following packages to find the caller.
 # importlib is one of the skipped packages, because clsvm may also warn while Python imports clsvm.
 _NOT_THE_CALLER = ("clsvm", "importlib")
 

@@ -117,7 +117,7 @@ Method = Callable[..., Any]
 Function = Callable[[], Any]
 Seconds = tuple[float, float]  # LIBSVM's estimated seconds for a call, and a lower bound of clsvm's
 _CLASSIFIERS = ("c_svc", "nu_svc")
-# clsvm never runs fits or predictions of an estimator that overrides one of these methods of sklearn's BaseLibSVM.
+# clsvm never runs fits or predictions of an estimator that overrides a method of sklearn's BaseLibSVM named below.
 _CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}
 
 

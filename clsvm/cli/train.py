@@ -228,8 +228,8 @@ def _model(args: Any, estimator: Any, rows: _Data) -> KernelModel:
     if rows.classes is not None:
         model = replace(model, classes=rows.classes, smaller_first=rows.smaller_first)
     if rows.columns is not None:
-        # With a precomputed kernel, a fitted model stores each support vector as its row number in the training data.
-        # With a precomputed kernel, a model file stores each support vector as its column number in the kernel matrix.
+        # A fitted model with a precomputed kernel stores a support vector as its row number in the training data.
+        # A model file with a precomputed kernel stores a support vector as its column number in the kernel matrix.
         model = replace(model, support_vectors=rows.columns[model.support_vectors])
     return model
 

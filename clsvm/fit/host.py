@@ -36,7 +36,7 @@ COPIES = 4  # number of matrices of (coefficients)^2 values that a solve needs i
 EXTRA_STEPS = 4096
 # If SMO reaches tol with a relative duality gap > COARSE_GAP, the host may lower the KKT violation to FINE_TOL * tol.
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
-# With at most FEW_ROWS rows, the host may continue a solve that SMO ended with a relative duality gap > FEW_COARSE.
+# The host may continue a solve of at most FEW_ROWS rows that SMO ended with a relative duality gap > FEW_COARSE.
 FEW_ROWS, FEW_COARSE = 256, 1e-5
 # The host lowers KKT violations of small problems to FINE_TOL * tol only in fits of at most SEVERAL small problems.
 SEVERAL = 200

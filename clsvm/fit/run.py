@@ -65,7 +65,7 @@ class Worker:
     def add(self, others: Sequence[Worker]) -> None:
         """Add the work of several devices, which ran at the same time, to the counts of this object.
 
-        For each part of the work, the mean of the devices' seconds is added to the attribute ``seconds``. A part is,
+        The mean of the devices' seconds for each part of the work is added to the attribute ``seconds``. A part is,
         for example, "layout": copying the rows to the device. The attribute ``peak`` becomes the largest number of
         bytes that any of the devices had allocated at a time, if this number is larger than ``peak``.
 

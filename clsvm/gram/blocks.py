@@ -69,7 +69,7 @@ ALIGNED = 128  # alignment in bytes of host arrays that become device buffers wi
 # FILLED: cost of copying one value if an OpenCL kernel reads it in host memory. One multiply-add costs 1.
 LAID, FILLED = 150, 20
 LARGER = 10 * 64  # bytes by which 10 buffers grow at most if each size is rounded up to a multiple of 64
-# SAMPLE: the memory for the rows U of K(X, U) is estimated from SAMPLE rows of X. For CSR, they have the most entries.
+# SAMPLE: the memory for the rows U of K(X, U) is estimated from SAMPLE rows of X, in CSR from the fullest ones.
 SAMPLE = 64
 
 
@@ -172,7 +172,7 @@ class Streamed:
     def passing(self) -> AbstractContextManager[Iterator[Block]]:
         """Return a context manager, whose value is an iterator over the blocks of X.
 
-        For each block, the iterator yields the slice of rows, and the rows on the device. The caller must wait until
+        The iterator yields the slice of rows of each block, and the rows on the device. The caller must wait until
         its queue is idle before it requests the next block. The request frees the current block, and all buffers that
         the caller made since it received this block. The end of the context, also after an error or Ctrl-C, frees all
         buffers and ends the thread that copies blocks.
