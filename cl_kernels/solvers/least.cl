@@ -2,8 +2,15 @@
 //   real_least(value, index, values, unused)
 //   real_least_2(value, index, other, other_index, values, unused)
 //   wide_least_2(value, index, other, other_index, values, unused)
+//   wide_least_in(part, which, value, index, values, unused)
+//   real_least_in(part, which, value, index, values, unused)
 // Each work-item passes a ``value`` with its ``index``. Every item gets back the smallest value of all items, and the
 // index of this value. The functions that end in _2 also find the smallest ``other`` and its index.
+// The functions that end in _in can be called after a function that ends in _2, before ``values`` changes. They find the
+// smallest ``value`` (which = 0) or the smallest ``other`` (which = 1) of the items of one part, and its index. The items
+// are divided into PAIRS parts: item ``lid`` is in part lid / 32 % PAIRS. MY_PART is the part of the calling item. If
+// sub-groups have more than 32 items, parts are whole sub-groups, and some parts may be empty. The index is then not
+// that of any item.
 // ``real`` is the type of kernel values, float or double. ``wide`` is the type of gradients, a double or a pair of
 // floats. ``values`` is a buffer in local memory. Two calls with the same buffer need a barrier between them.
 // A macro chooses how the minimum of a sub-group is found:
@@ -36,6 +43,8 @@ inline uint least_of(const uint x) {
 #define LANE (int)get_sub_group_local_id()
 #define least_of(x) sub_group_reduce_min((uint)(x))
 #endif
+#define RUN max(1, 32 / SUBGROUP)  // consecutive sub-groups of one part
+#define MY_PART (PART / RUN % PAIRS)
 // A key stands for a number and the index of this number. It has three unsigned integers: ``high``, ``low`` and
 // ``index``. The number is mapped to ``high`` and ``low`` in such a way that smaller numbers have smaller keys.
 // Keys are compared by ``high``. If ``high`` is equal, they are compared by ``low``, and if ``low`` is equal too, by
@@ -103,6 +112,19 @@ INLINED void least_keys(const int count, Key *keys, const int halves) {
   for (int s = 0; s < count; ++s) keys[s] = least[s];
 }
 
+// Return the smallest of some of the PARTS keys in ``parts``: of ``run`` keys from key ``first`` on, then of ``run`` keys
+// from key first + step on, and so on. If there is none, the three integers of the result are UINT_MAX.
+INLINED Key least_among(local const uint *parts, const int first, const int step, const int run) {
+  Key least = {UINT_MAX, UINT_MAX, UINT_MAX};
+  for (int from = first; from < PARTS; from += step)
+    for (int k = from; k < from + run; ++k) {
+      const Key one = {parts[3 * k], parts[3 * k + 1], parts[3 * k + 2]};
+      const bool same = one.high == least.high, both = same && one.low == least.low;
+      if (one.high < least.high || (same && one.low < least.low) || (both && one.index < least.index)) least = one;
+    }
+  return least;
+}
+
 // Find the smallest key of a work-group. Each work-item passes a key, keys[0]. The function replaces keys[0] of every
 // item by the smallest keys[0] of all items of the work-group.
 // If ``count`` is 2, each item passes a second key, keys[1], and the smallest keys[1] is found in the same way.
@@ -118,14 +140,7 @@ INLINED void least_of_all(const int count, Key *keys, const int halves, local ui
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   for (int s = 0; s < count; ++s) {
-    Key mine = {UINT_MAX, UINT_MAX, UINT_MAX};
-    for (int k = LANE; k < PARTS; k += SUBGROUP) {
-      local const uint *from = parts + 3 * (s * PARTS + k);
-      const Key one = {from[0], from[1], from[2]};
-      const bool same = one.high == mine.high, both = same && one.low == mine.low;
-      if (one.high < mine.high || (same && one.low < mine.low) || (both && one.index < mine.index)) mine = one;
-    }
-    keys[s] = mine;
+    keys[s] = least_among(parts + 3 * s * PARTS, LANE, SUBGROUP, 1);
   }
   least_keys(count, keys, halves);
 }
@@ -143,6 +158,11 @@ INLINED void least_of_all(const int count, Key *keys, const int halves, local ui
     least_of_all(2, keys, HALVES, (local uint *)values);                                                              \
     *value = T##_of_key(keys[0]), *index = (int)keys[0].index;                                                        \
     *other = T##_of_key(keys[1]), *other_index = (int)keys[1].index;                                                  \
+  }                                                                                                                   \
+  INLINED void T##_least_in(const int part, const int which, T *value, int *index, local const T *values,             \
+                            local const int *unused) {                                                                \
+    const Key least = least_among((local const uint *)values + 3 * which * PARTS, part * RUN, PAIRS * RUN, RUN);     \
+    *value = T##_of_key(least), *index = (int)least.index;                                                            \
   }
 
 DEFINE_LEAST(wide, 1)
@@ -151,4 +171,7 @@ DEFINE_LEAST(real, BOTH_HALVES)
 #define wide_least_2 wide_argmin_2
 #define real_least real_argmin
 #define real_least_2 real_argmin_2
+#define wide_least_in wide_argmin_in
+#define real_least_in real_argmin_in
+#define MY_PART (get_local_id(0) / 32 % PAIRS)
 #endif

@@ -15,26 +15,31 @@
 //   counters     counters[0] of each problem is the number of its iterations in all solves so far
 // Out:
 //   delta        (problems, W), the changes of the coefficients by this solve
-// An SMO iteration adds a number t to one coefficient b_i, and subtracts it from another, b_j. It chooses i and j by
-// second-order information (Fan, Chen, Lin 2005, WSS 2).
+// An SMO iteration changes up to PAIRS pairs of coefficients. For each pair a it adds a number t_a >= 0 to the
+// coefficient of row i_a, and subtracts t_a from the coefficient of row j_a. No row is in two pairs. The first pair is
+// chosen from the whole working set, by second-order information (Fan, Chen, Lin 2005, WSS 2). The rows are divided
+// into PAIRS parts, and each part without the first row i adds a pair of its own rows, chosen in the same way. A pair is
+// left out if it shares a row with the first pair, or if its gain is below LEAST_GAIN times the gain of the first pair.
+// The numbers t_a minimise the objective approximately: item 0 starts with t = 0, and minimises SWEEPS times over
+// t_0, t_1, ... in turn. With one pair, t_0 is the exact minimum.
 // The violation is the largest gradient of rows whose coefficient can fall, minus the smallest gradient of rows whose
 // coefficient can rise. The solve ends when the violation is at most ``tolerance``, or at most ``shrink`` times its
 // first value. It also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
 // Work-items: one work-group of WG items solves one problem p. Item l takes the rows l, l + WG, ... of the working set,
 // and keeps their coefficients, bounds and gradients in registers. Consecutive items read consecutive addresses of a
-// row of Q. An iteration reads row i of Q once, and keeps it in registers. The iteration uses row i to choose j, and
-// then to update the gradients. Row j of Q is also read once, for the update. The next two paragraphs say what differs.
+// row of Q. A part has the rows of all items lid with the same number lid / 32 % PAIRS, which are whole sub-groups
+// (least.cl). So the same reduction finds the choice of the working set and the choice of each part.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
-// has its own candidate for row i, and its own violation. The larger violation counts. To choose j, the items read for
-// each row k of the working set one kernel value: that of row k and the candidate of the group of k. The group of the
-// chosen row j gives row i. The items then read all of row i and row j of Q, to update the gradients.
-// NO_BIAS: the sum of b is free. The slope of row k is the absolute value of its gradient if the objective falls when
-// b_k moves within its bounds, and otherwise 0. The violation is the largest slope. An iteration changes only one
-// coefficient, that of the row with the largest gain slope^2 / Q_kk. The update of the gradients reads only this row
-// of Q.
+// has its own candidate for row i, and its own violation. The larger violation counts. The group of the chosen row j
+// gives row i. An iteration changes one pair.
+// NO_BIAS: the sum of b is free. An iteration changes single coefficients, in place of pairs. The slope of row k is the
+// absolute value of its gradient if the objective falls when b_k moves within its bounds, and otherwise 0. The violation
+// is the largest slope. Each part chooses the row with the largest gain slope^2 / Q_kk. t_a may be negative.
 #ifndef EACH
 #define EACH 1  // rows of the working set that an item owns
 #endif
+#define SWEEPS (PAIRS > 1 ? 2 : 1)  // a third sweep saves few iterations
+#define LEAST_GAIN NUMBER(0.01)
 #define TAU 1e-12f  // smallest curvature of a pair (LIBSVM's)
 #ifdef SPLIT
 #define GROUPS 2
@@ -44,6 +49,78 @@
 #define GROUP(lo) 0
 #endif
 #define OF(each, g) ((g) == 0 ? (each)[0] : (each)[GROUPS - 1])  // constant indices keep the array in registers
+#define IN_SET(row) ((uint)(row) < (uint)W)  // false for -1 and INT_MAX, which stand for no row
+
+// Hold the pairs of an iteration in local memory.
+//   i, j       rows of pair a: i[a] is -1 if there is no pair a, and j[a] is -1 without a bias
+//   at_i, at_j derivatives of the objective by b_i when it moves as chosen, and by b_j when it falls
+//   rise       largest number that can be added to b_i
+//   fall       largest number that can be subtracted from b_j, or without a bias from b_i
+//   t          number to add to b_i, and to subtract from b_j
+//   curve      curve[a * PAIRS + c] is the second derivative of the objective by t_a and t_c
+//   inverse    1 / curve[a * PAIRS + a]
+typedef struct {
+  int i[PAIRS], j[PAIRS];
+  wide at_i[PAIRS], at_j[PAIRS], rise[PAIRS], fall[PAIRS], t[PAIRS];
+  real curve[PAIRS * PAIRS], inverse[PAIRS];
+} Pairs;
+
+// Return minus the gain of the pair (i, k), whose derivatives differ by ``gap``. The result is 0 if gap <= 0.
+inline real gain_of(const real gap, global const real *Q, const int W, const int i, const int k, const real diagonal) {
+  const real curve = fmax(Q[(size_t)i * W + i] + diagonal - 2 * Q[(size_t)i * W + k], (real)TAU);
+  return gap > 0 ? -gap * gap / curve : (real)0;
+}
+
+// Compute ``curve`` and ``inverse`` of all pairs. Differences of values of Q are taken first: they are exact for rows that
+// are nearly equal, so that small curvatures have small errors.
+INLINED void find_curves(local Pairs *pairs, global const real *Q, const int W) {
+  for (int at = get_local_id(0); at < PAIRS * PAIRS; at += WG) {
+    const int a = at / PAIRS, c = at % PAIRS, i = pairs->i[a], j = pairs->j[a], u = pairs->i[c], v = pairs->j[c];
+    real curve = i < 0 || u < 0 ? 0 : Q[(size_t)i * W + u];
+    if (i >= 0 && u >= 0 && j >= 0)
+      curve = (curve - Q[(size_t)j * W + u]) + (Q[(size_t)j * W + v] - Q[(size_t)i * W + v]);
+    pairs->curve[at] = curve;
+    if (a == c) pairs->inverse[a] = 1 / fmax(curve, (real)TAU);
+  }
+}
+
+#ifdef NO_BIAS
+#define LOWEST(pairs, a) wide_neg((pairs)->fall[a])
+#define HIGHEST(pairs, a) (pairs)->rise[a]
+#define SLOPE(pairs, a) wide_neg((pairs)->at_i[a])
+#else
+#define LOWEST(pairs, a) wide_of(0)
+#define HIGHEST(pairs, a) wide_min((pairs)->rise[a], (pairs)->fall[a])
+#define SLOPE(pairs, a) wide_sub((pairs)->at_j[a], (pairs)->at_i[a])
+#endif
+
+// Find numbers t_a that minimise the objective approximately, by SWEEPS sweeps over the pairs. One work-item calls the
+// function. A number that reaches its limit becomes exactly this limit. ``volatile`` keeps the compiler from loading
+// all curves into registers in advance.
+INLINED void sweep(local volatile Pairs *pairs) {
+  real t[PAIRS], slope[PAIRS];
+#pragma unroll
+  for (int a = 0; a < PAIRS; ++a) t[a] = 0, slope[a] = wide_real(SLOPE(pairs, a));
+#pragma unroll 1
+  for (int count = 0; count < SWEEPS; ++count) {
+#pragma unroll
+    for (int a = 0; a < PAIRS; ++a) {
+      if (pairs->i[a] < 0) continue;
+      const real lowest = wide_real(LOWEST(pairs, a)), highest = wide_real(HIGHEST(pairs, a));
+      const real moved = fmin(fmax(fma(slope[a], pairs->inverse[a], t[a]), lowest), highest) - t[a];
+      t[a] += moved;
+#pragma unroll
+      for (int c = 0; c < PAIRS; ++c) slope[c] = fma(-moved, pairs->curve[a * PAIRS + c], slope[c]);
+    }
+  }
+#pragma unroll
+  for (int a = 0; a < PAIRS; ++a) {
+    const wide lowest = LOWEST(pairs, a), highest = HIGHEST(pairs, a);
+    const bool least = !(t[a] > wide_real(lowest)), most = !(t[a] < wide_real(highest));
+    const wide inside = wide_min(wide_max(wide_of(t[a]), lowest), highest);
+    pairs->t[a] = wide_pick(least, lowest, wide_pick(most, highest, inside));
+  }
+}
 
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int W, global const int *restrict ws, global const real *restrict Q,
@@ -53,14 +130,16 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   const int p = get_group_id(0), lid = get_local_id(0);
   const size_t base = (size_t)p * n;
   ws += (size_t)p * W, Q += (size_t)p * W * W, delta += (size_t)p * W, counters += (size_t)p * COUNTERS;
-  local wide values[2 * ENTRIES_EACH];
   local real gains[2 * ENTRIES_EACH];
+  local int partners[2 * ENTRIES_EACH];
+#ifndef NO_BIAS
+  local wide values[2 * ENTRIES_EACH];
   local int indices[2 * ENTRIES_EACH];
+#endif
 #if GROUPS == 2
   local int group_of_j;
 #endif
-  local wide pair[4];  // largest rise of b_i, largest fall of b_j (with NO_BIAS of b_i), f_i, f_j
-  local real entries[3];  // Q_ii, Q_jj, Q_ij
+  local Pairs pairs;
   const wide epsilon_term = epsilon[0];
   wide F[EACH], B[EACH], L[EACH], H[EACH];
   real diagonal[EACH];
@@ -73,17 +152,25 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   const long left = budget - counters[0];
   const int limit = left < most ? (int)max(left, 0L) : most;
   barrier(CLK_GLOBAL_MEM_FENCE);
-  int i = 0, j = 0, steps = 0;
-  wide t = wide_of(0);
+  int steps = 0;
   float stop = INFINITY;
+  for (;; ++steps) {
+    if (steps > 0)
+      for (int e = 0; e < EACH; ++e)
+#pragma unroll
+        for (int a = 0; a < PAIRS; ++a) {
+          const int k = e * WG + lid, i = pairs.i[a], j = pairs.j[a];
+          if (k < W && i >= 0) {
+            const wide q = wide_of(Q[(size_t)i * W + k]);
+            F[e] = wide_fma(pairs.t[a], j < 0 ? q : wide_sub(q, wide_of(Q[(size_t)j * W + k])), F[e]);
+          }
+        }
 #ifdef NO_BIAS
-  for (;;) {
     real most_gap = 0, best = 0;  // minus the largest violation, and minus the largest gain
-    int chosen = INT_MAX, ignored = INT_MAX;
+    int ignored = INT_MAX, chosen = INT_MAX;
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid;
       if (k < W) {
-        if (steps > 0) F[e] = wide_fma(t, wide_of(Q[(size_t)i * W + k]), F[e]);
         const real right = wide_real(right_of(F[e], B[e], epsilon_term)), left = wide_real(left_of(F[e], B[e], epsilon_term));
         const real gap = right < 0 && wide_less(B[e], H[e]) ? -right : left > 0 && wide_less(L[e], B[e]) ? left : (real)0;
         const real gain = -gap * gap / fmax(diagonal[e], (real)TAU);
@@ -91,34 +178,17 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
         if (gain < best) best = gain, chosen = k;
       }
     }
-    real_least_2(&most_gap, &ignored, &best, &chosen, gains, indices);
+    real_least_2(&most_gap, &ignored, &best, &chosen, gains, partners);
     const float violation = -(float)most_gap;
     if (steps == 0) stop = fmax(tolerance, shrink * violation);
     if (!(violation > stop) || chosen == INT_MAX || steps >= limit) break;
-    i = chosen;
-    for (int e = 0; e < EACH; ++e)
-      if (e * WG + lid == i) {
-        const wide right = right_of(F[e], B[e], epsilon_term);
-        const bool rises = wide_less(right, wide_of(0)) && wide_less(B[e], H[e]);
-        pair[0] = wide_sub(top_of(B[e], H[e]), B[e]), pair[1] = wide_sub(bottom_of(B[e], L[e]), B[e]);
-        pair[2] = wide_pick(rises, right, left_of(F[e], B[e], epsilon_term));
-        entries[0] = diagonal[e];
-      }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    const wide most_up = pair[0], least = pair[1];
-    t = wide_neg(wide_div(pair[2], wide_max(wide_of(entries[0]), wide_of(TAU))));
-    t = wide_min(wide_max(t, least), most_up);
-    const bool full = !wide_less(t, most_up), empty = !wide_less(least, t);
-    for (int e = 0; e < EACH; ++e)
-      if (e * WG + lid == i) {
-        const wide bottom = bottom_of(B[e], L[e]), top = top_of(B[e], H[e]);
-        B[e] = wide_pick(empty, bottom, wide_pick(full, top, wide_add(B[e], t)));
-      }
-    ++steps;
-  }
+    if (lid < PAIRS) {
+      real gain;
+      int i;
+      real_least_in(lid, 1, &gain, &i, gains, partners);
+      pairs.i[lid] = IN_SET(i) && !(gain > LEAST_GAIN * best) ? i : -1, pairs.j[lid] = -1;
+    }
 #else
-  real Q_i[EACH], Q_j[EACH];  // rows i and j of Q of the last pair
-  for (;;) {
     wide m[GROUPS], M[GROUPS];  // smallest f of rows that can rise, smallest -f of rows that can fall
     int first[GROUPS];
     float violation = -INFINITY;
@@ -129,10 +199,6 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
       for (int e = 0; e < EACH; ++e) {
         const int k = e * WG + lid;
         if (k < W) {
-          if (steps > 0 && g == 0) {
-            const wide dq = wide_sub(wide_of(Q_i[e]), wide_of(Q_j[e]));
-            F[e] = wide_fma(t, dq, F[e]);
-          }
           const bool mine = GROUP(L[e]) == g;
           const wide a = wide_pick(mine && wide_less(B[e], H[e]), right_of(F[e], B[e], epsilon_term), WIDE_MAX);
           const wide c = wide_pick(mine && wide_less(L[e], B[e]), wide_neg(left_of(F[e], B[e], epsilon_term)), WIDE_MAX);
@@ -151,59 +217,92 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
 
     real best = 0;  // minus the largest gain
     int partner = INT_MAX;
+#if PAIRS > 1
+    wide own_m;
+    real own_best = 0;
+    int own_first, own_partner = INT_MAX;
+    wide_least_in(MY_PART, 0, &own_m, &own_first, values, indices);
+#endif
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid, g = GROUP(L[e]), other = OF(first, g);
-      if (k < W && other < INT_MAX) Q_i[e] = Q[(size_t)other * W + k];
-      if (k < W && other < INT_MAX && wide_less(L[e], B[e])) {
-        const real gap = wide_real(wide_sub(left_of(F[e], B[e], epsilon_term), OF(m, g)));
-        const real of_first = Q[(size_t)other * W + other];
-        const real curve = fmax(of_first + diagonal[e] - (real)2 * Q_i[e], (real)TAU);
-        const real gain = gap > 0 ? -gap * gap / curve : (real)0;
-        if (gain < best) best = gain, partner = k;
+      if (k < W && wide_less(L[e], B[e])) {
+        const wide at_k = left_of(F[e], B[e], epsilon_term);
+        if (other < INT_MAX) {
+          const real gain = gain_of(wide_real(wide_sub(at_k, OF(m, g))), Q, W, other, k, diagonal[e]);
+          if (gain < best) best = gain, partner = k;
+        }
+#if PAIRS > 1
+        if (IN_SET(own_first)) {
+          const real gain = gain_of(wide_real(wide_sub(at_k, own_m)), Q, W, own_first, k, diagonal[e]);
+          if (gain < own_best) own_best = gain, own_partner = k;
+        }
+#endif
       }
     }
-    real_least(&best, &partner, gains, indices);
+#if PAIRS > 1
+    real_least_2(&best, &partner, &own_best, &own_partner, gains, partners);
+#else
+    real_least(&best, &partner, gains, partners);
+#endif
     if (partner == INT_MAX) break;  // no row has a gain above 0, since all gains underflow
-    j = partner;
-#pragma unroll
-    for (int e = 0; e < EACH; ++e)
-      if (e * WG + lid < W) Q_j[e] = Q[(size_t)j * W + e * WG + lid];
 #if GROUPS == 2
     for (int e = 0; e < EACH; ++e)
-      if (e * WG + lid == j) group_of_j = GROUP(L[e]);
+      if (e * WG + lid == partner) group_of_j = GROUP(L[e]);
     barrier(CLK_LOCAL_MEM_FENCE);
-    i = OF(first, group_of_j);
-#pragma unroll
-    for (int e = 0; e < EACH; ++e)
-      if (e * WG + lid < W) Q_i[e] = Q[(size_t)i * W + e * WG + lid];
-#else
-    i = first[0];
 #endif
+    if (lid < PAIRS) {
+#if PAIRS > 1
+      wide least;
+      real gain;
+      int i, j;
+      wide_least_in(lid, 0, &least, &i, values, indices);
+      real_least_in(lid, 1, &gain, &j, gains, partners);
+      const bool apart = IN_SET(i) && IN_SET(j) && i != partner && j != partner && !(gain > LEAST_GAIN * best);
+      pairs.i[lid] = i == first[0] || apart ? i : -1, pairs.j[lid] = i == first[0] ? partner : j;
+#elif GROUPS == 2
+      pairs.i[0] = OF(first, group_of_j), pairs.j[0] = partner;
+#else
+      pairs.i[0] = first[0], pairs.j[0] = partner;
+#endif
+    }
+#endif
+    barrier(CLK_LOCAL_MEM_FENCE);
+    int place[EACH];  // a + 1 if the row is i_a, -(a + 1) if it is j_a, else 0
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid;
-      if (k == i)
-        pair[0] = wide_sub(top_of(B[e], H[e]), B[e]), pair[2] = right_of(F[e], B[e], epsilon_term), entries[0] = diagonal[e];
-      if (k == j) {
-        pair[1] = wide_sub(B[e], bottom_of(B[e], L[e])), pair[3] = left_of(F[e], B[e], epsilon_term);
-        entries[1] = diagonal[e], entries[2] = Q_i[e];
+      place[e] = 0;
+#pragma unroll
+      for (int a = 0; a < PAIRS; ++a) place[e] = k == pairs.i[a] ? a + 1 : pairs.i[a] >= 0 && k == pairs.j[a] ? -(a + 1) : place[e];
+      if (place[e]) {
+        const int a = abs(place[e]) - 1;
+        const wide right = right_of(F[e], B[e], epsilon_term), left = left_of(F[e], B[e], epsilon_term);
+        const wide up = wide_sub(top_of(B[e], H[e]), B[e]), down = wide_sub(B[e], bottom_of(B[e], L[e]));
+#ifdef NO_BIAS
+        const bool rises = wide_less(right, wide_of(0)) && wide_less(B[e], H[e]);
+        pairs.rise[a] = up, pairs.fall[a] = down, pairs.at_i[a] = wide_pick(rises, right, left);
+#else
+        if (place[e] > 0) pairs.rise[a] = up, pairs.at_i[a] = right;
+        else pairs.fall[a] = down, pairs.at_j[a] = left;
+#endif
       }
     }
+    find_curves(&pairs, Q, W);
     barrier(CLK_LOCAL_MEM_FENCE);
-    const wide sum = wide_add(wide_of(entries[0]), wide_of(entries[1]));
-    const wide cross = wide_of((real)2 * entries[2]);
-    const wide curve = wide_max(wide_sub(sum, cross), wide_of(TAU));
-    const wide slack_i = pair[0], slack_j = pair[1];
-    t = wide_div(wide_sub(pair[3], pair[2]), curve);
-    t = wide_min(t, wide_min(slack_i, slack_j));
-    const bool full_i = !wide_less(t, slack_i), full_j = !wide_less(t, slack_j);
+    if (lid == 0) sweep(&pairs);
+    barrier(CLK_LOCAL_MEM_FENCE);
     for (int e = 0; e < EACH; ++e) {
-      const int k = e * WG + lid;
-      if (k == i) B[e] = wide_pick(full_i, top_of(B[e], H[e]), wide_add(B[e], t));
-      if (k == j) B[e] = wide_pick(full_j, bottom_of(B[e], L[e]), wide_sub(B[e], t));
-    }
-    ++steps;
-  }
+      if (place[e]) {
+        const int a = abs(place[e]) - 1;
+        const wide t = pairs.t[a], top = top_of(B[e], H[e]), bottom = bottom_of(B[e], L[e]);
+#ifdef NO_BIAS
+        B[e] = wide_pick(!wide_less(wide_neg(pairs.fall[a]), t), bottom, wide_pick(wide_less(t, pairs.rise[a]), wide_add(B[e], t), top));
+#else
+        if (place[e] > 0) B[e] = wide_pick(wide_less(t, pairs.rise[a]), wide_add(B[e], t), top);
+        else B[e] = wide_pick(wide_less(t, pairs.fall[a]), wide_sub(B[e], t), bottom);
 #endif
+      }
+    }
+  }
   for (int e = 0; e < EACH; ++e) {
     const int k = e * WG + lid;
     if (k < W) {

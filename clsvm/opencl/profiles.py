@@ -86,6 +86,8 @@ class Profile:
         number of work-items of a work-group in reductions, such as sums over all rows.
     smo_items
         largest number of work-items in a work-group that solves the dual over a working set.
+    pairs
+        largest number of pairs of coefficients that an SMO iteration changes. In the style "simd" it changes one.
     block
         number of training rows whose gradients one work-item (style "simd") or one work-group (style "workgroup")
         updates.
@@ -144,6 +146,7 @@ class Profile:
     cluster: int = 1
     group: int = 1
     smo_items: int = 1
+    pairs: int = 1
     block: int = 512
     chunks: int = 8
     working_set: int = 2048
@@ -203,6 +206,7 @@ _GPU = Profile(
     cluster=4,
     group=256,
     smo_items=256,
+    pairs=8,
     block=64,
     chunks=128,
     working_set=1024,
@@ -219,9 +223,9 @@ _GPU = Profile(
     stored_cost=5.6,
     outer_cost=1e9,
     selection_cost=300.0,
-    smo_cost=5e7,
-    smo_row_cost=9e3,
-    factor_cost=100.0,
+    smo_cost=6e7,
+    smo_row_cost=1.5e4,
+    factor_cost=500.0,
     patience=20,
 )
 PROFILES = {
@@ -243,8 +247,9 @@ PROFILES = {
         name="nvidia",
         tiles={**_GPU.tiles, "wide": {"GROUPS": 2, "BLOCKS": 2, "DEPTH": 16}},
         smo_items=1024,
-        smo_cost=2.5e7,
-        smo_row_cost=1e4,
+        smo_cost=3e7,
+        smo_row_cost=1.5e4,
+        factor_cost=1600.0,  # 17 GFLOP/s of the host
         patience=100,
     ),
 }

@@ -34,6 +34,9 @@ SHRINK = 0.1  # the solve over a working set ends when its KKT violation has fal
 VECTOR_STATE = 64  # bytes of local memory that the SMO kernel for CPUs needs for each row of a working set
 
 
+PART = 128  # an SMO iteration on a GPU may change a pair of coefficients for each PART rows of the working set
+
+
 def _cl(*names: str) -> str:
     return sources.cl(*(f"solvers/{name}" for name in names))
 
@@ -41,6 +44,11 @@ def _cl(*names: str) -> str:
 def subproblem_items(profile: Profile, working_set: int) -> int:
     """Return the number of work-items that solve the dual over a working set of ``working_set`` rows."""
     return 1 if profile.style == "simd" else min(1 << working_set.bit_length() - 1, profile.smo_items)
+
+
+def pairs(profile: Profile, working_set: int, constraint: Constraint) -> int:
+    """Return how many pairs of coefficients an SMO iteration changes in a working set of ``working_set`` rows."""
+    return 1 if constraint is Constraint.SPLIT else max(1, min(profile.pairs, working_set // PART))
 
 
 def subproblem(
@@ -56,6 +64,7 @@ def subproblem(
     reductions = ("fold",) if profile.style == "simd" else ("argmin", "least")
     options = [*record.options(profile, dtype), f"-DWG={items}"]
     options += [f"-DEACH={-(-working_set // items)}"] * (items > 1)
+    options += [f"-DPAIRS={pairs(profile, working_set, constraint)}"] * (items > 1)
     options += ["-DNO_BIAS"] * (constraint is Constraint.NONE) + ["-DSPLIT"] * (constraint is Constraint.SPLIT)
     names = [f"subproblem_{profile.style}"]
     if constraint is Constraint.COUPLED:

@@ -193,8 +193,7 @@ def test_ctrl_c_and_a_checkpoint(client: Any, sent: dict[str, list[Any]], tmp_pa
 @pytest.mark.full
 @pytest.mark.parametrize("everyone", [False, True])
 def test_workers_die(sent: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch, everyone: bool) -> None:
-    """One that is at a piece, or all, with the data: scores are the same, and data is sent again in the latter case,
-    once."""
+    """One that is at a piece, or all with the data: scores are the same, and data is sent again once, if all die."""
     grid = {"C": [0.1, 10], "gamma": [0.02, 0.05, 0.1, 0.2, 0.3, 0.5]}
     expected = scores(searched(clsvm.model_selection, grid))
     with cluster(2) as two, distributed.Client(two) as client:

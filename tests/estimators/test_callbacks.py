@@ -53,8 +53,7 @@ def test_a_fit_of_a_machine_is_one_task(estimator: Any, y: Any) -> None:
     ids=lambda one: type(one).__name__,
 )
 def test_steps_of_a_falkon_fit_are_tasks_with_a_fitted_estimator(estimator: Any, y: Any) -> None:
-    """One step begins when another ends, the last one does not run, and a fit that was stopped at a step predicts the
-    same."""
+    """One step begins when another ends, the last does not run, and a fit stopped at a step predicts the same."""
     heard, coefficients = Noted(), []
     model = clone(estimator).set_params(callback=lambda step, found, seconds: coefficients.append(found))
     model.set_callbacks(heard).fit(X, y)

@@ -1,5 +1,4 @@
-"""One problem of few rows, which a batch takes: what its report says, and that nothing asked is lost on the way; and a
-checkpoint by itself."""
+"""One problem of few rows, which a batch takes: its report, all that was asked is kept; and a checkpoint by itself."""
 
 import time
 import warnings

@@ -209,8 +209,7 @@ def test_long_launches_are_split(device: str, kind: str, monkeypatch: pytest.Mon
 def test_features_in_chunks(
     device: str, monkeypatch: pytest.MonkeyPatch, profile: str, name: str, m: int, dtype: str
 ) -> None:
-    """Of no whole number of chunks, working vectors or lane groups; of all rows, of a panel, of its half, and in one
-    pass forward and back."""
+    """No whole number of chunks, vectors or lane groups; all rows, a panel, its half, and one pass forward and back."""
     take_profile(profile, device, monkeypatch)
     n, d, found, kernel = 500, 83, [], kernels.make(name, gamma=0.5 / 83)
     X, V = np.random.default_rng(0).normal(size=(n, d)), np.random.default_rng(2).normal(size=(7, m))

@@ -1,5 +1,4 @@
-"""Matrix units: their arithmetic, emulated in OpenCL C, through the very kernels that a GPU runs; and what decides
-whether they are used."""
+"""Matrix units: their arithmetic, emulated in OpenCL C, through the kernels of a GPU; and when they are used."""
 
 from dataclasses import replace
 

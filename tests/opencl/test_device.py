@@ -1,5 +1,4 @@
-"""Finding devices, memory budgets, build errors, several arrays in one buffer, and large arrays on their way to a
-device with memory of its own."""
+"""Devices, memory budgets, build errors, several arrays in one buffer, large arrays for a device with own memory."""
 
 import contextlib
 import os
@@ -286,8 +285,7 @@ def test_large_buffers_go_once_their_queue_is_done(stream: Stream) -> None:
 
 
 def test_large_buffers_are_taken_again(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the next one of about their size, in this stream or another; no more than POOL_BYTES of them stay, and none
-    that a limit has no room for."""
+    """By the next of about their size, in any stream; at most POOL_BYTES stay, and none without room in a limit."""
     clsvm.release_memory()
     size = 9 << 19  # (in eighths of 4 MB)
     with Stream(device) as stream:

@@ -1,5 +1,4 @@
-"""What is a record: a kernel function, a layout, a task, a device's profile, a parameter is added in one place, here
-from outside."""
+"""A kernel function, a layout, a task, a device's profile and a parameter are records, added in one place."""
 
 from __future__ import annotations  # (documentation is written from the texts of annotations)
 

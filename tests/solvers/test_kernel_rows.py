@@ -299,8 +299,7 @@ def test_a_tile_from_rows_has_its_bits(device: str, profile: str, stream: Stream
 def test_no_row_leaves_a_ring_that_can_grow(
     device: str, profile: str, seed: int, first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it is exactly full before it grows it goes on behind what it has: no row is computed twice, and the report
-    says what is so."""
+    """A ring that is full before it grows goes on behind what it has: no row is computed twice."""
     rng = np.random.default_rng(seed)
     Z = rng.normal(size=(59, 10))
     y = np.sign(Z.sum(axis=1) + rng.normal(size=59))

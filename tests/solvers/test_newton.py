@@ -195,8 +195,7 @@ KERNELS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_step_at_every_look(device: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often and early they are made, and whatever K is, fits end where they end without: a step before every
-    working set."""
+    """A step before every working set, whatever K is: fits end where they end without."""
     X, y = hard(700)
     X = X * 1e-2 if name == "small values" else X
     X = X * (np.random.default_rng(1).random(X.shape) < 0.6) if "layout" in KERNELS[name] else X

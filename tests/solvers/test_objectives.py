@@ -1,8 +1,8 @@
-"""Every objective of the solver, checked in float64: with an offset, without, and Crammer and Singer's; every kernel
-function, dense and sparse. The rows that the choice of a working set takes, against NumPy's choice from the same state,
-and the same steps where sub-groups find smallest values by an instruction (least.cl)."""
+"""Every objective of the solver, checked in float64, with every kernel function, dense and sparse. The rows that the
+choice of a working set takes, against NumPy's, and the same steps where sub-groups find smallest values (least.cl)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +14,12 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification
 
 from clsvm import SVC, SVR, NuSVC, OneClassSVM, kernels
+from clsvm.opencl import profiles
 from clsvm.opencl.runtime import cl
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
+from clsvm.solvers import state as state_module
 from clsvm.solvers.state import Selection
 from tests.conftest import simulated, take_profile, thrifty
 from tests.solvers.optimality import both_forms, draw, verify
@@ -47,15 +49,16 @@ SHAPES |= {"pairs": SVC(), "regression": SVR(), "one class": OneClassSVM()}
 
 @pytest.mark.oclgrind
 @pytest.mark.parametrize("name", SHAPES)
-def test_in_both_shapes(device: str, profile: str, name: str) -> None:
-    """On every kind of device: kernels as a CPU, a GPU and a GPU without double have them."""
+def test_in_both_shapes(device: str, profile: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels as a CPU, a GPU and a GPU without double have them, with several pairs in an iteration on GPUs."""
+    monkeypatch.setattr(state_module, "PART", 32)
     slow = simulated(device)
     if slow and (name not in ("no offset", "Crammer-Singer") or profile == "gpu-pair"):
         pytest.skip("tests/solvers/test_solver.py has the one, pairs of floats differ in arithmetic alone")
     X, y, weights = rows(1, 40 if slow else 150, 3, "Crammer-Singer" if name == "pairs" else name)
     kernel, target = make("rbf"), None if name == "one class" else y.astype(float)
     given: dict[str, Any] = {"kernel": kernel, "device": device, "tol": 0.3 if slow else TOL}
-    model = clone(SHAPES[name]).set_params(**given, working_set_size=64 if slow else 32)
+    model = clone(SHAPES[name]).set_params(**given, working_set_size=64 if slow else 128)
     model.fit(X, target, sample_weight=weights)
     assert model.fit_report_.converged
     if not slow:
@@ -158,6 +161,18 @@ def test_sub_groups_take_the_same_steps(
     assert expected.fit_report_.converged
     assert found.fit_report_.steps == expected.fit_report_.steps
     np.testing.assert_array_equal(found.dual_coef_, expected.dual_coef_)
+
+
+@pytest.mark.parametrize("estimator", [SVC(gamma=0.05), SVR(gamma=0.05, bias=False)])
+def test_several_pairs_take_fewer_iterations(device: str, estimator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = make_classification(1500, 12, n_informative=6, flip_y=0.1, random_state=1)
+    found = []
+    for pairs in (1, 8):
+        monkeypatch.setitem(profiles.PROFILES, "gpu", replace(profiles.PROFILES["gpu"], pairs=pairs))
+        take_profile("gpu", device, monkeypatch)
+        found.append(clone(estimator).set_params(tol=TOL, device=device).fit(X, y).fit_report_)
+    assert found[1].steps < 0.7 * found[0].steps
+    assert found[1].dual == pytest.approx(found[0].dual, rel=1e-6)
 
 
 Rows = NDArray[np.float64]

@@ -11,6 +11,7 @@ from sklearn.svm import SVC as Reference
 from benchmarks import check
 from clsvm import SVC, Kernel, NuSVC
 from clsvm.opencl.profiles import PROFILES
+from clsvm.solvers import state
 from clsvm.solvers.decomposition import Solver
 from tests.conftest import noisy, simulated, thrifty
 from tests.solvers import optimality
@@ -96,6 +97,7 @@ def test_small_fit(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -
     if slow and profile == "gpu-pair":
         pytest.skip("tests/fit/test_shards.py has a fit of pairs of floats")
     tol, W = (0.3, 64) if slow else (1e-3, 16)
+    monkeypatch.setattr(state, "PART", 32)
     if slow:  # looks at the violation more often, and so ends sooner
         monkeypatch.setitem(PROFILES, "gpu", replace(PROFILES["gpu"], sync=2))
     model = SVC(C=0.3, gamma=0.3, tol=tol, device=device, working_set_size=W, cache_size=0.03).fit(X, y)
