@@ -26,8 +26,7 @@ SIZES = {(2, 40): 0.4, (40, 150): 0.4, (150, 600): 0.17, (600, 1500): 0.03}
 
 @dataclass(frozen=True)
 class Case:
-    """A problem: the class of its estimator, the kernel with its numbers, what else is asked for, and the data.
-    X is K where the kernel is precomputed."""
+    """A problem: its estimator's class, the kernel with its numbers, what else is asked for, and the data (K or X)."""
 
     seed: int
     task: str

@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from clsvm.arrays import Data, both_dense, centred
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.gram import layouts, programs
+from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.record import Plan, in_order, norm_too_large
 from clsvm.gram.precision import measures
 from clsvm.gram.products import Gram, Operator, Store, Update
-from clsvm.gram.responses import ALL, Support
+from clsvm.gram.responses import ALL, SECTIONS, TILE, Support
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.stream import Stream
 from clsvm.threads import one_thread
@@ -37,6 +38,7 @@ Vector = NDArray[np.float64]
 Exact = Callable[[NDArray[np.intp], Vector], Vector]
 
 HOST = 1 << 22  # the host computes sums over a kernel matrix of at most this many multiply-adds
+RANGE = 128  # smallest number of support vectors over which a GPU sums separately
 # A block of K on the host takes at most HOST_BYTES bytes, including COPIES temporary arrays of the block's size.
 HOST_BYTES, COPIES = 64 << 20, 4
 FETCHED = 256 << 20  # largest size in bytes of the rows that are copied from X at a time, since X may be a mapped file
@@ -198,7 +200,9 @@ def _in_float64(
     if not (on_host or stream.profile.lacks("float64")):
         # If memory or the largest buffer of the device is too small, the host computes all sums below.
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
-            return Support(stream, kernel, plan, support, "float64", ends, keep=False).responses(stream, X, b)
+            cuts = ends or _cuts(stream, plan.kind == DENSE.name, X.shape[0], support.shape[0])
+            sums = Support(stream, kernel, plan, support, "float64", cuts, keep=False).responses(stream, X, b)
+            return sums if ends else np.asarray(sums.reshape(-1, len(b), X.shape[0]).sum(axis=0))
     n, m = X.shape[0], support.shape[0]
     most = X.shape[1]  # upper bound of the number of entries in a row
     if sp.issparse(X) and sp.issparse(support):
@@ -220,6 +224,19 @@ def _in_float64(
             for start in range(0, n, block):
                 c[:, start : start + block] += b[:, some] @ kernel(X[start : start + block], support[some]).T
     return out.reshape(-1, n)
+
+
+def _cuts(stream: Stream, dense: bool, n: int, m: int) -> Sequence[int]:
+    """Return the ends of the ranges of m support vectors over which a GPU sums separately, for n rows.
+
+    A work-group adds up the kernel values of a few rows. If n is small, most compute units of a GPU would be idle.
+    Several ranges occupy more of them, with at least RANGE support vectors in a range. The result is empty for a CPU,
+    for rows that are not stored as a dense matrix (``dense``), and if n is large or m is small.
+    """
+    profile = stream.profile
+    wanted = 4 * stream.compute_units * profile.block // n if profile.style == "workgroup" and dense else 0
+    size = max(RANGE, -(-m // max(1, wanted, SECTIONS) // TILE) * TILE)
+    return [*range(size, m, size), m] if wanted > 1 and m > (SECTIONS - 1) * size else []
 
 
 class HostBlocks:

@@ -30,14 +30,15 @@ from clsvm.opencl.contexts import thread_dict
 from clsvm.opencl.stream import ALIGNMENT, Buffer, JoinedArrays, Stream, join_arrays
 
 Vector = NDArray[np.float64]
-# A device buffer of support vectors has room for a multiple of _TILE rows.
-# _TILE is a multiple of V, the number of rows whose values are stored interleaved on the device.
-# With the built-in device profiles, _TILE is a multiple of the block size in which rows U of K(X, U) are stored.
-_TILE = 64
+# A device buffer of support vectors has room for a multiple of TILE rows.
+# TILE is a multiple of V, the number of rows whose values are stored interleaved on the device.
+# With the built-in device profiles, TILE is a multiple of the block size in which rows U of K(X, U) are stored.
+TILE = 64
 # Sub-buffers must be aligned, so each group of support vectors begins at a multiple of _BEGIN rows in its buffer.
 _BEGIN = ALIGNMENT // 4
 CHUNK = 256 << 20  # rows to predict are copied to the device in chunks of at most this many bytes
-PANEL, PASSING = 32 << 20, 4 << 20  # bytes of a buffer of support vectors: PANEL if it is kept, else PASSING
+# PANEL, PASSING: bytes of a buffer of support vectors. On a CPU, a buffer that is not kept has PASSING bytes.
+PANEL, PASSING = 32 << 20, 4 << 20
 # If memory allows, a buffer that is not kept may hold MIN_PANEL support vectors that take more than PASSING bytes.
 MIN_PANEL = 512
 ALL = slice(None)  # select every group of support vectors
@@ -58,12 +59,12 @@ FIXED = 4096  # bytes of a SmallBatchPredictor besides its rows, norms, sums and
 
 
 def whole_tiles(rows: int) -> int:
-    """Round ``rows`` down to a multiple of _TILE = 64, but return at least 64.
+    """Round ``rows`` down to a multiple of TILE = 64, but return at least 64.
 
     Kernel values are summed over one block of rows after another, and the memory budget limits the size of a block. If
     block sizes are multiples of 64, the sums have the same bits for every memory budget.
     """
-    return max(1, rows // _TILE) * _TILE
+    return max(1, rows // TILE) * TILE
 
 
 class Piece(NamedTuple):
@@ -115,7 +116,7 @@ def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
     sizes = np.diff([0, *ends])
     places = int((-(-sizes[:-1] // _BEGIN) * _BEGIN).sum() + sizes[-1])
     panels = -(-places // whole_tiles(most))
-    capacity = whole_tiles(-(-places // max(1, panels)) + _TILE - 1)
+    capacity = whole_tiles(-(-places // max(1, panels)) + TILE - 1)
     loads: list[list[Piece]] = []
     at = capacity
     for group, (first, end) in enumerate(pairwise((0, *ends))):
@@ -195,7 +196,7 @@ class LoadedPanel(NamedTuple):
         """
         stream, problems, pieces = gram.stream, len(coefficients), [self.pieces[at] for at in run]
         begin = pieces[0].at
-        capacity = whole_tiles(pieces[-1].at + pieces[-1].size - begin + _TILE - 1)
+        capacity = whole_tiles(pieces[-1].at + pieces[-1].size - begin + TILE - 1)
         D = stream.wide(_weights(pieces, coefficients, begin, capacity))
         if len(run) >= SECTIONS and gram.rows.kind == DENSE.name and not stream.simulated:
             numbers = join_arrays(stream, [piece.numbers(begin, first) for piece in pieces]).buffer
@@ -208,7 +209,7 @@ class LoadedPanel(NamedTuple):
             weights = stream.part(D, before, 8 * problems * capacity - before)
             update = Update(problems, n, sums, weights, capacity)
             count = self.sections.each[at]
-            part = gram.part(self.panel, piece.at, whole_tiles(piece.size + _TILE - 1), count)
+            part = gram.part(self.panel, piece.at, whole_tiles(piece.size + TILE - 1), count)
             gram.accumulate(part, count, None, update)
         return [D]
 
@@ -257,7 +258,7 @@ class Support:
         self._ends, self._single = ends or (vectors.shape[0],), layouts.single_pass_plan(plan, vectors)
         itemsize, budget = np.dtype(dtype).itemsize, stream.limit - stream.allocated
         row = layouts.row_bytes(plan, vectors, itemsize)
-        block = layouts.LAYOUTS[plan.kind].block_bytes(plan, vectors, itemsize, _TILE)
+        block = layouts.LAYOUTS[plan.kind].block_bytes(plan, vectors, itemsize, TILE)
         limit = min(stream.largest, max(0, budget // 8 - block))
         self._capacity, self.pieces = _pieces(self._ends, min(PANEL, limit) // row)
         self._resident: list[LoadedPanel] = []
@@ -269,7 +270,8 @@ class Support:
             self._resident = [self._loaded(stream, pieces) for pieces in self.pieces]
             self.buffers = tuple(buffer for load in self._resident for buffer in load.buffers)
         else:
-            self._capacity, self.pieces = _pieces(self._ends, min(max(PASSING // row, MIN_PANEL), limit // row))
+            most = max((PASSING if stream.profile.style == "simd" else PANEL) // row, MIN_PANEL)
+            self._capacity, self.pieces = _pieces(self._ends, min(most, limit // row))
         stream.finish()
 
     def _loaded(self, stream: Stream, pieces: list[Piece]) -> LoadedPanel:
@@ -387,7 +389,7 @@ class Support:
         padding, and n_pad is the number of rows with padding.
         """
         problems, n_pad = len(coefficients), gram.rows.n_pad
-        n = -(-n_pad // _TILE) * _TILE  # rounded up, so that the sub-buffer of each group's sums is aligned
+        n = -(-n_pad // TILE) * TILE  # rounded up, so that the sub-buffer of each group's sums is aligned
         sums = stream.zeros(8 * len(groups) * problems * n)
         for number, pieces in enumerate(self.pieces):
             among = [at for at, piece in enumerate(pieces) if piece.group in groups]

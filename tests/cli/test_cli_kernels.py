@@ -176,8 +176,7 @@ def context_of(device: str) -> cl.Context:
 def host(
     text: str, device: str, kernel: Kernel, layout_: str, X: np.ndarray, at: np.ndarray, D: np.ndarray, options: bool
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """(K of the working vectors and rows, c) as a host computes them from the emitted text, built with the options that
-    the comment names, or without any."""
+    """(K of working vectors and rows, c) of the emitted text, built with the options in its comment or without any."""
     head = Header(text)
     made = data_of(head, kernel, layout_, X, at)
     weights = np.zeros((2, made["capacity"]))

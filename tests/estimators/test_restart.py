@@ -60,8 +60,7 @@ def same(one: Any, other: Any) -> None:
 
 
 def interrupted_at(monkeypatch: pytest.MonkeyPatch, where: type, name: str, call: int) -> list[int]:
-    """Raise Ctrl-C where the method ``name`` of a class is told of a subproblem for the call-th time; return the
-    numbers that it was told."""
+    """Raise Ctrl-C in the call-th call of the method ``name`` for a subproblem; return the numbers that it was told."""
     real, told, lock = getattr(where, name), list[int](), threading.Lock()
 
     def interrupting(self: Any, index: int, *given: Any) -> None:

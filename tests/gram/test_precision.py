@@ -112,8 +112,7 @@ def test_inner_values_that_leave_float32s_range(device: str, kernel: Any, scale:
     ],
 )
 def test_a_support_vector_far_from_the_others(device: str, kernel: Kernel, far: float) -> None:
-    """It takes digits from every distance that is made of inner products, and from the other entries of its columns,
-    which stand less their mean on the device."""
+    """It takes digits from distances made of inner products, and from its columns, which stand less their mean."""
     X, y = noisy(60, 3)
     X[0] *= far
     model = SVC(C=10, kernel=kernel, device=device).fit(X, y)

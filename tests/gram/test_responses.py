@@ -314,6 +314,17 @@ def test_half_of_k_among_rows_and_support_vectors(
         assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["csr", "dense"])
+def test_ranges_of_support_vectors_for_idle_units(profile: str, kind: str, stream: Stream) -> None:
+    rng, kernel, plan = np.random.default_rng(8), kernels.make("rbf", gamma=0.1), layouts.Plan(kind, np.zeros(60), "")
+    X, b = sp.csr_matrix(rng.normal(size=(2200, 60)) * (rng.random((2200, 60)) < 0.3)), rng.normal(size=(3, 2100))
+    found = []
+    for stream.compute_units in (1, 64):
+        found.append(exact.responses(stream, kernel, plan, X[:100], X[100:], b))
+        assert_allclose(found[-1], b @ kernel(X[100:], X[:100]), rtol=1e-12, atol=1e-12)
+    assert np.array_equal(*found) == (profile.startswith("cpu") or profile == "gpu-pair" or kind == "csr")
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["dense", "clustered"])
 @pytest.mark.parametrize(("k", "problems"), [(2, 1), (5, 4), (3, 3)])

@@ -58,8 +58,7 @@ def with_estimates(task: str, k: int, kernel: kernels.Kernel = KERNELS[2]) -> Ke
 
 
 def model_of(task: str, k: int = 0, kernel: kernels.Kernel = KERNELS[2]) -> KernelModel:
-    """Eleven support vectors with five features, one of zeros and the last feature in none; of more than two classes in
-    no order, of three one without any."""
+    """Eleven support vectors with five features: one of zeros, the last feature in none; a class without any."""
     rng = np.random.default_rng(4)
     vectors = rng.normal(size=(11, 5)) * (rng.random((11, 5)) < 0.7)
     vectors[8] = vectors[:, 4] = 0

@@ -54,8 +54,7 @@ problems = given(
 
 
 def verify(model: Any, K: np.ndarray, y: Any, weights: Any = None, rounding: float = 1e-12) -> tuple[float, np.ndarray]:
-    """Check all that a fit claims; return the dual, and how wide the range of each offset is. (A small violation proves
-    the optimum where K is definite.)"""
+    """Check all that a fit claims, where K is definite; return the dual, and how wide the range of each offset is."""
     report, each = model.fit_report_, check.each(model, K, y, weights)
     found = check.joined(each)
     assert report.converged

@@ -33,8 +33,7 @@ def made(K: NDArray[Any]) -> newton.Factor:
 @pytest.mark.parametrize("groups", [0, 1, 2])
 def test_minimum_within_bounds(groups: int, seed: int) -> None:
     """Within wide bounds derivatives are the same in each group, 0 where nothing is held, and the sums stay. Within
-    narrow ones what is found is feasible, those that are gone do not move, and those that are free are at their
-    minimum."""
+    narrow ones what is found is feasible, gone ones do not move, and free ones are at their minimum."""
     m, rng = 40, np.random.default_rng(seed)
     K, g, group, wide = kernel(m, seed), rng.normal(size=m), np.arange(m) % max(groups, 1), np.full(m, 1e9)
     d = newton.minimum(made(K), g, -wide, wide, group, groups, np.zeros(0, np.intp))
@@ -119,8 +118,7 @@ def test_indefinite() -> None:
 
 
 def steps_due(rate: float, beyond: float = 0.0, price: float = 1.0, late: bool = False) -> list[int]:
-    """The costs of 40 working sets after which a step is due, where the violation is 2 at first, is ``beyond`` for ten
-    of them, and then falls by ``rate`` in each."""
+    """The costs of 40 working sets after which a step is due: the violation is 2, ten times ``beyond``, then falls."""
     costs = newton.CostModel()
     levels = [2.0] + 10 * [beyond or 2.0] + [rate**cost for cost in range(30)]
     return [cost for cost, level in enumerate(levels) if costs.pays(cost, level, 1e-3, price, late and cost > 4)]
