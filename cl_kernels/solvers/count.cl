@@ -5,18 +5,16 @@
 //   side 0:  the rows whose violation shrinks if their coefficient rises
 //   side 1:  the rows whose violation shrinks if their coefficient falls
 // A row without a violation is on no side. A row that is already in the working set (in_set[row] = 1) is on no side.
-// Four kernels run in this order:
-//   histogram   counts the rows of each side in bins by their violation
-//   threshold   finds the last bin of each side from which rows are chosen
-//   share       counts, for each chunk of rows, the rows in this last bin and the rows in the bins before it
-//   collect     writes the chosen rows to the working set
+// Two kernels run in this order:
+//   histogram   counts the rows of each side and each chunk of rows in bins by their violation
+//   collect     finds the last bin of each side from which rows are chosen, and writes the chosen rows to the working set
 // Each side has the bins 0 .. BINS - 1. The rows with the largest violations are in bin 0 and bin 1. From bin 1 on, the
 // number of a row's bin is higher by 128 if the violation of the row is half as large. Bin BINS - 1 also has all rows
 // with still smaller violations.
 // Rows are chosen bin by bin, from bin 0 on, until ``quota`` rows of the side are chosen. The bin in which the choice
 // ends is the side's last bin. If the last bin has more rows than are needed, the rows with the lowest row numbers are
-// chosen from it. If a side has fewer than ``quota`` rows, all rows of the side are chosen. Then BINS is stored as the
-// number of the last bin.
+// chosen from it. If a side has fewer than ``quota`` rows, all rows of the side are chosen. The number of the last bin is
+// then BINS.
 // Bin 0 is reserved for two extreme rows, so that they are chosen first:
 //   low row, in bin 0 of side 0:   the row with the smallest gradient of all rows whose coefficient can rise (the
 //                                  coefficient is below its upper bound)
@@ -29,16 +27,10 @@
 //   nu-SVC and nu-SVR:  The rows are divided into two groups, and the coefficients of each group have a fixed sum. Each
 //     group has a low row and a high row. For each group, subtract the gradient of the low row from the gradient of the
 //     high row. Only the extreme rows of the group with the larger difference are in bin 0.
-// All rows are divided into chunks. Chunk c has the rows c * chunk .. (c + 1) * chunk - 1. The kernels use the arrays:
-//   counts[c][side][bin]   number of rows of chunk c in a bin, from histogram
-//   totals[side][bin]      number of rows of all chunks in a bin, from histogram
-//   ends[side][0]          number of the side's last bin, from threshold
-//   ends[side][1]          number of rows to choose from the side's last bin, from threshold
-//   shares[side][0][c]     number of rows of chunk c in the bins before the side's last bin, from share
-//   shares[side][1][c]     number of rows of chunk c in the side's last bin, from share
-// Work-items: threshold has one work-group. In the other kernels, work-group c takes chunk c. In histogram and collect,
-// consecutive work-items read consecutive rows. If a work-group has a single work-item (on CPUs), the array ``totals``
-// and the kernel ``share`` are not used. The kernel ``threshold`` then computes ends and shares from counts.
+// All rows are divided into chunks. Chunk c has the rows c * chunk .. (c + 1) * chunk - 1. The kernels use the array:
+//   counts[c][side][bin]   number of rows of chunk c and this side in the bins 0 .. bin, from histogram
+// Work-items: work-group c takes chunk c. Consecutive work-items read consecutive rows. In collect, each work-group
+// finds the last bins by itself.
 #ifndef BINS
 #define BINS 2048  // bins of a side, a multiple of WG
 #endif
@@ -133,9 +125,9 @@ INLINED float read_extremes(Extremes *e, const int pieces, global const wide *nu
 kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict epsilon,
                       global const uchar *restrict in_set, global const wide *restrict numbers,
-                      global const int *restrict places, global int *restrict counts, global int *restrict totals) {
+                      global const int *restrict places, global int *restrict counts) {
   const int piece = get_group_id(0), pieces = get_num_groups(0);
-  local int bins[2 * BINS];
+  local int bins[2 * BINS], scratch[SCAN];
   for (int k = get_local_id(0); k < 2 * BINS; k += WG) bins[k] = 0;
   barrier(CLK_LOCAL_MEM_FENCE);
   Extremes e[GROUPS];
@@ -155,101 +147,56 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
 #endif
   }
   barrier(CLK_LOCAL_MEM_FENCE);
-  global int *to = counts + (size_t)piece * 2 * BINS;
-  for (int k = get_local_id(0); k < 2 * BINS; k += WG) {
-    to[k] = bins[k];
-#if WG > 1
-    if (bins[k]) atomic_add(totals + k, bins[k]);
-#endif
+  const int each = BINS / WG, first = get_local_id(0) * each;
+  for (int side = 0; side < 2; ++side) {
+    int mine = 0, total;
+    for (int k = first; k < first + each; ++k) mine += bins[side * BINS + k];
+    int sum = group_scan(mine, scratch, &total) - mine;
+    global int *to = counts + ((size_t)piece * 2 + side) * BINS;
+    for (int k = first; k < first + each; ++k) to[k] = sum += bins[side * BINS + k];
   }
 }
 
-// Count the rows in the bins before bin ``last`` of a histogram, and the rows in bin ``last``. The bins divide rows by
-// their violation of the optimality conditions. Bins with lower numbers have rows with larger violations. Rows are
-// chosen for the working set from bin 0, then from bin 1, and so on.
-// in:  last      the last bin from which rows are chosen, as an earlier step has found it. ``last`` is BINS if the
-//                histogram has fewer rows than the working set asks for, so that all rows are chosen.
-// in:  bins      bins[k] is the number of rows in bin k, for k = 0 .. BINS - 1
-// in:  scratch   local memory
-// out: *better   number of rows in the bins before bin ``last``: bins[0] + ... + bins[last - 1]
-// out: *ties     number of rows in bin ``last``: bins[last], or 0 if last = BINS
-// Work-items: the work-items of a work-group read consecutive bins, and work-item 0 writes both results.
-INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
+// Count the rows of one side in the bins 0 .. k, over all chunks, for ``probes`` bins k = first + step - 1,
+// first + 2 * step - 1, ... Return how many of these counts are below ``quota``. They are the first ones.
+// in:  counts   counts[c][k] is the number of rows of chunk c in the bins 0 .. k; c[1] begins 2 * BINS after c[0]
+// out: sums     local memory for the counts
+INLINED int below_quota(const int quota, const int first, const int step, const int probes, const int pieces,
+                        global const int *counts, local int *sums) {
   const int lid = get_local_id(0);
-  int mine = 0, total;
-  for (int k = lid; k < last; k += WG) mine += bins[k];
-  group_scan(mine, scratch, &total);
-  if (lid == 0) *better = total, *ties = last < BINS ? bins[last] : 0;
-}
-
-kernel OF_GROUP void threshold(const int pieces, const int quota, global const int *restrict counts,
-                               global int *restrict totals, global int *restrict ends, global int *restrict shares) {
-  const int lid = get_local_id(0);
-  local int scratch[SCAN], all[BINS];
-  local int found[2];
-  for (int side = 0; side < 2; ++side) {
-    if (lid == 0) found[0] = BINS, found[1] = 0;
+  for (int k = lid; k < probes; k += WG) sums[k] = 0;
+  SYNC
+  for (int at = lid; at < probes * pieces; at += WG) {
+    const int count = counts[(size_t)(at / probes) * 2 * BINS + first + (at % probes + 1) * step - 1];
 #if WG == 1
-    global const int *bins = counts + (size_t)side * BINS;
-    for (int k = 0; k < BINS; ++k) all[k] = bins[k];
-    for (int c = 1; c < pieces; ++c)
-      for (int k = 0; k < BINS; ++k) all[k] += bins[(size_t)c * 2 * BINS + k];
+    sums[at % probes] += count;
 #else
-    global int *from = totals + (size_t)side * BINS;
-    for (int k = lid; k < BINS; k += WG) all[k] = from[k], from[k] = 0;  // clear totals for the next histogram
-    barrier(CLK_LOCAL_MEM_FENCE);
+    atomic_add(sums + at % probes, count);
 #endif
-    const int share = BINS / WG;
-    int mine = 0;
-    for (int k = lid * share; k < (lid + 1) * share; ++k) mine += all[k];
-    int total;
-    int before = group_scan(mine, scratch, &total) - mine;
-    if (before < quota && before + mine >= quota)  // one of this item's bins is the last bin
-      for (int k = lid * share; k < (lid + 1) * share; ++k) {
-        if (before + all[k] >= quota) {
-          found[0] = k, found[1] = quota - before;
-          break;
-        }
-        before += all[k];
-      }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    global int *end = ends + side * 2;
-    if (lid == 0) end[0] = found[0], end[1] = found[1];
-#if WG == 1
-    global int *to = shares + (size_t)side * 2 * pieces;
-    for (int c = 0; c < pieces; ++c)
-      share_of(found[0], counts + ((size_t)c * 2 + side) * BINS, scratch, to + c, to + pieces + c);
-#endif
-    barrier(CLK_LOCAL_MEM_FENCE);
   }
+  SYNC
+  int below = 0;
+  for (int k = 0; k < probes; ++k) below += sums[k] < quota;
+  return below;
 }
 
-#if WG > 1
-// Count rows by their bins, for each chunk c of rows and each of two sides s: the rows in the bins before bin ``last``,
-// and the rows in bin ``last``. The next kernel uses these counts to find each row's place in the working set.
-// Side 0 has the rows whose violation of the optimality conditions shrinks if their coefficient rises. Side 1 has the
-// rows whose violation shrinks if their coefficient falls. All rows are on side 0 in problems without a bias.
-// An earlier kernel divided the rows of each side into BINS bins by their violation. Bin 0 has the rows with the
-// largest violations. A given number of rows is chosen from each side, from bin 0 on. ``last`` is the bin of side s in
-// which this number is reached. All rows in the bins before bin ``last`` are chosen, and some or all rows in bin
-// ``last``. If side s has fewer rows than the given number, ``last`` is BINS, and all rows of side s are chosen.
-// in:  counts     counts[c][s][k] is the number of rows of chunk c and side s in bin k
-// in:  ends       ends[s][0] is the number ``last`` of side s
-// in:  n, chunk   not used
-// out: shares   rows in the bins before bin ``last``:  shares[s][0][c] = counts[c][s][0] + ... + counts[c][s][last - 1]
-//               rows in bin ``last``:                  shares[s][1][c] = counts[c][s][last], or 0 if last = BINS
-// Work-items: one work-group takes one chunk c.
-kernel OF_GROUP void share(const int n, const int chunk, global const int *restrict counts, global const int *restrict ends,
-                           global int *restrict shares) {
-  const int c = get_group_id(0), pieces = get_num_groups(0);
-  local int scratch[SCAN];
-  for (int side = 0; side < 2; ++side) {
-    global int *to = shares + (size_t)side * 2 * pieces;
-    const int last = ends[side * 2];
-    share_of(last, counts + ((size_t)c * 2 + side) * BINS, scratch, to + c, to + pieces + c);
+// Find the last bin of a side from which rows are chosen. Return BINS if all rows of the side are chosen.
+// out: ties     number of rows to choose from the last bin
+// The bins are searched in runs of RUN_OF_BINS: first for the run with the last bin, then for the bin.
+#define RUN_OF_BINS 64
+INLINED int last_bin(const int quota, const int pieces, global const int *counts, local int *sums, int *ties) {
+  const int runs = BINS / RUN_OF_BINS, run = below_quota(quota, 0, RUN_OF_BINS, runs, pieces, counts, sums);
+  const int before = run ? sums[run - 1] : 0;  // rows in earlier runs
+  SYNC
+  if (run == runs) {
+    *ties = 0;
+    return BINS;
   }
+  const int bin = below_quota(quota, run * RUN_OF_BINS, 1, RUN_OF_BINS, pieces, counts, sums);
+  *ties = quota - (bin ? sums[bin - 1] : before);
+  SYNC
+  return run * RUN_OF_BINS + bin;
 }
-#endif
 
 // Write the indices of the chosen rows to the working set ws, and set in_set[i] = 1 for each chosen row i.
 // The first ``stay`` entries of ws are rows of the previous working set, and are left unchanged. The next ``quota``
@@ -257,19 +204,17 @@ kernel OF_GROUP void share(const int n, const int chunk, global const int *restr
 // without a bias, side 1 has no rows, and ws has no entries for side 1.
 // Side 0 has the rows whose violation of the optimality conditions shrinks if their coefficient rises. Side 1 has the
 // rows whose violation shrinks if their coefficient falls.
-// An earlier kernel divided the rows of each side into bins by their violation. Bins with lower numbers have rows with
-// larger violations. All rows in the bins before bin ends[side][0] are chosen. The first ends[side][1] rows in
-// bin ends[side][0] are chosen.
-// Each side's rows in the bins before bin ends[side][0] are written first, in ascending order of their indices.
-// Then the rows in bin ends[side][0] are written, in ascending order of their indices.
+// The kernel ``histogram`` counted the rows of each side in bins by their violation. Bins with lower numbers have rows
+// with larger violations. All rows in the bins before a side's last bin are chosen, and the first rows in the last bin.
+// Each side's rows in the bins before the last bin are written first, in ascending order of their indices. Then the
+// rows in the last bin are written, in ascending order of their indices.
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict epsilon, global uchar *restrict in_set,
                     global const wide *restrict numbers, global const int *restrict places,
-                    global const int *restrict ends, global const int *restrict shares, const int quota,
-                    const int stay, global int *restrict ws) {
+                    global const int *restrict counts, const int quota, const int stay, global int *restrict ws) {
   const int piece = get_group_id(0), pieces = get_num_groups(0), lid = get_local_id(0);
-  local int scratch[SCAN];
+  local int scratch[SCAN], sums[RUN_OF_BINS];
   Extremes e[GROUPS];
   local wide values[2 * ENTRIES_EACH];
   local int indices[2 * ENTRIES_EACH];
@@ -277,13 +222,15 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
   int better_at[2], tie_at[2], last[2], ties[2];
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
-    global const int *from = shares + (size_t)side * 2 * pieces;
-    global const int *end = ends + side * 2;
+    global const int *from = counts + side * BINS;
+    last[side] = last_bin(quota, pieces, from, sums, &ties[side]);
     int better = 0, tie = 0;  // rows in the chunks before this one
-    for (int c = lid; c < piece; c += WG) better += from[c], tie += from[pieces + c];
+    for (int c = lid; c < piece; c += WG) {
+      const int k = last[side], sum = k ? from[(size_t)c * 2 * BINS + k - 1] : 0;
+      better += sum, tie += k < BINS ? from[(size_t)c * 2 * BINS + k] - sum : 0;
+    }
     group_scan(better, scratch, &better_at[side]);
     group_scan(tie, scratch, &tie_at[side]);
-    last[side] = end[0], ties[side] = end[1];
   }
   const int begin = piece * chunk, end = scale > 0 ? min(n, begin + chunk) : 0;
   for (int i0 = begin; i0 < end; i0 += WG) {

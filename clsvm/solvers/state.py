@@ -334,15 +334,13 @@ class Selection:
         self.chunks = _chunks(profile, n)
         self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
         self.in_set, self.ws = stream.buffer(n), stream.buffer(4 * self.stride)
-        sizes = 2 * BINS * self.chunks, 2 * BINS, 4, 4 * self.chunks
-        self._histogram = tuple(stream.zeros(4 * size) for size in sizes)  # counts, totals, ends, shares: see count.cl
+        self._counts = stream.buffer(4 * 2 * BINS * self.chunks)
         shape = self.chunks, constraint.groups, 4
         initial = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros(4, np.int64)
         self._extremes = join_arrays(stream, initial)
         self.numbers, self.places, self.counters = self._extremes.each
         self.program = selection(profile, gram.rows.dtype, constraint)
-        names = ["extremes", "histogram", "threshold", "collect", "objective"]
-        names += ["share"] * (profile.style == "workgroup")
+        names = "extremes", "histogram", "collect", "objective"
         self._k = {name: stream.variant(self.program, name) for name in names}
         self._sums = stream.zeros(8 * 3 * self.chunks)
 
@@ -355,7 +353,6 @@ class Selection:
         """Empty the working set. This is needed at the start, and after an interrupted outer iteration."""
         self.stream.clear(self.in_set, self.n)
         self.stream.write(self.ws, np.full(self.stride, -1, np.int32))
-        self.stream.clear(self._histogram[1], 4 * 2 * BINS)
 
     def over_rows(self, kernel: Any, *arguments: Any) -> None:
         """Launch an OpenCL kernel over the n rows, with a work-group for each chunk of consecutive rows."""
@@ -404,14 +401,9 @@ class Selection:
 
         Call :meth:`find_extremes` before, with the same gradients and coefficients in ``view``.
         """
-        quota, group = (self.W - stay) // self._directions, self.stream.profile.group
-        counts, totals, ends, shares = self._histogram
-        self.over_rows(self._k["histogram"], view, self.in_set, self.numbers, self.places, counts, totals)
-        self._k["threshold"]((group,), (group,), self.chunks, quota, self._histogram)
-        if "share" in self._k:
-            self.over_rows(self._k["share"], counts, ends, shares)
-        chosen = (self.numbers, self.places, ends, shares, quota, stay, self.ws)
-        self.over_rows(self._k["collect"], view, self.in_set, chosen)
+        quota, extremes = (self.W - stay) // self._directions, (self.numbers, self.places)
+        self.over_rows(self._k["histogram"], view, self.in_set, extremes, self._counts)
+        self.over_rows(self._k["collect"], view, self.in_set, extremes, self._counts, quota, stay, self.ws)
 
     def read_extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
         """Read two arrays with results for each chunk of rows, and an array with counters of the solve.

@@ -350,7 +350,7 @@ def test_rows_that_are_not_aligned_are_read_right(device: str, form: str) -> Non
 
 
 def _child_s_exit(device: str) -> int | None:
-    """How a forked child ends that trains with a new kernel function: 0 where it did or said why not, None if it hangs."""
+    """How a forked child ends that trains with a new kernel function: 0 if it did or said why not, None if it hangs."""
     X, y = noisy(80, 3)
     process = os.fork()
     if not process:
@@ -420,7 +420,7 @@ def test_arrays_that_go_and_come_together(profile: str, stream: Stream) -> None:
 
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Devices have memory of their own, three threads fill pieces of 1000 bytes; the sizes of what went through them."""
+    """Devices have memory of their own, three threads fill pieces of 1000 bytes; the sizes that went through."""
     monkeypatch.setattr(copies, "PIECE", 1000)
     monkeypatch.setattr(copies, "COPY_THREADS", 3)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)

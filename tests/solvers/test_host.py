@@ -153,7 +153,7 @@ N, WITHIN = 40, 1e-3
 
 
 class Asked(certificate.Check):
-    """The check of f (1, n), which is ``true`` within ``bound``, one number or one for each row. rows: those asked for."""
+    """The check of f (1, n), which is ``true`` within ``bound``, one number or one for each row. rows: those asked."""
 
     def __init__(self, true: Any, q: Any, bound: Any, sizes: Any = None, objective: bool = True) -> None:
         self.rows: list[NDArray[np.intp]] = []

@@ -231,7 +231,7 @@ TILES = [
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "shape", "tile"), TILES, ids=lambda value: str(value).replace(" ", ""))
 def test_every_tile_gives_the_same_bits(device: str, name: str, shape: str, tile: dict[str, int]) -> None:
-    """Whatever the tuner chooses: the same chain of multiply-adds for every pair (the update's sum within one rounding)."""
+    """Whatever the tuner chooses: one chain of multiply-adds for every pair, and the update's sum but for rounding."""
     if thrifty(device) and tile.get("GROUPS", 1) * tile.get("BLOCKS", 1) > 2:
         pytest.skip("the largest tiles take this compiler ten seconds each")
     rng = np.random.default_rng(3)
