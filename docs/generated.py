@@ -87,6 +87,10 @@ COLUMNS = {  # of a table: (files, columns), as ``columns`` takes them
         "set = data | MB = X, MB | limit MB = limit, MB | in core s = in core, s | limited s = limited, s | "
         "times | own memory MB = own memory, MB",
     ),
+    "pairs": (
+        "host-nvidia-profile-2026-11-30.json",
+        "set = data | C | pairs | working sets | SMO iterations | launches | modelled ms = estimate for an H100, ms",
+    ),
     "launches": (
         "host-gpu-profile-2026-11-28.json",
         "set = data | machines = subproblems | working sets | launches | waiting copies = blocking copies | "

@@ -161,6 +161,8 @@ def suits(profile: Any, device: Any) -> bool:
     arithmetic alone: the simulator has none. Intel's CPU runtime miscompiles them (right without optimisation and
     elsewhere).
     """
+    if device is not None and profile is not None and not devices.find(device).fp64:
+        return bool(profile == "gpu")  # (takes pairs there)
     if device is None or profile not in ("cpu8", "gpu-pair"):
         return True
     if profile == "cpu8":
