@@ -93,7 +93,7 @@
     values += (which + 1) * ENTRIES_EACH - LEAVES, indices += (which + 1) * ENTRIES_EACH - LEAVES;                    \
     *value = values[part * RUN], *index = indices[part * RUN];                                                        \
     for (int first = part * RUN; first < LEAVES; first += PAIRS * RUN)                                                \
-      for (int k = first; k < first + RUN; ++k) NAME##_smaller(values[k], indices[k], value, index);                  \
+      for (int k = first; k < min(first + RUN, LEAVES); ++k) NAME##_smaller(values[k], indices[k], value, index);     \
   }                                                                                                                   \
   INLINED void NAME##_2(T *value, int *index, T *other, int *other_index, local T *values, local int *indices) {      \
     const int lid = get_local_id(0), to = ENTRY(lid);                                                                 \

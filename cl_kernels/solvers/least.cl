@@ -117,7 +117,7 @@ INLINED void least_keys(const int count, Key *keys, const int halves) {
 INLINED Key least_among(local const uint *parts, const int first, const int step, const int run) {
   Key least = {UINT_MAX, UINT_MAX, UINT_MAX};
   for (int from = first; from < PARTS; from += step)
-    for (int k = from; k < from + run; ++k) {
+    for (int k = from; k < min(from + run, PARTS); ++k) {
       const Key one = {parts[3 * k], parts[3 * k + 1], parts[3 * k + 2]};
       const bool same = one.high == least.high, both = same && one.low == least.low;
       if (one.high < least.high || (same && one.low < least.low) || (both && one.index < least.index)) least = one;
