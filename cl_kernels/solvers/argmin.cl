@@ -12,7 +12,7 @@
 //   NAME_in(part, which, value, index, values, indices)
 //     Call it after NAME_2, before ``values`` and ``indices`` change. It sets *value to the smallest *value
 //     (which = 0) or to the smallest *other (which = 1) of the items of one part, and *index to its index. The items
-//     are divided into PAIRS parts: item ``lid`` is in part lid / 32 % PAIRS. PAIRS > 1 needs WG > RADIX.
+//     are divided into PAIRS parts: item ``lid`` is in part lid / 32 % PAIRS. PAIRS > 1 needs WG >= 32 * PAIRS, and PAIRS <= RADIX.
 // ``values`` and ``indices`` are arrays in local memory. NAME needs ENTRIES_EACH entries in each array, and
 // NAME_2 needs 2 * ENTRIES_EACH entries in each.
 // A group has WG work-items. If WG is at most RADIX = 16, every item finds the smallest of the WG values. If WG is
@@ -38,7 +38,7 @@
 #endif
 #define CHUNK (WG / LEAVES < 32 ? WG / LEAVES : 32)
 #define ENTRY(lid) (((lid) / (CHUNK * LEAVES) * CHUNK + (lid) % CHUNK) * STRIDE + (lid) / CHUNK % LEAVES)
-#define RUN (32 / CHUNK)  // consecutive leaves of one part
+#define LEAVES_EACH (32 / CHUNK)  // consecutive leaves of one part
 #define REAL_LESS(a, b) ((a) < (b))
 #define REAL_PICK(c, a, b) ((c) ? (a) : (b))
 
@@ -91,9 +91,9 @@
   INLINED void NAME##_in(const int part, const int which, T *value, int *index, local const T *values,                \
                          local const int *indices) {                                                                  \
     values += (which + 1) * ENTRIES_EACH - LEAVES, indices += (which + 1) * ENTRIES_EACH - LEAVES;                    \
-    *value = values[part * RUN], *index = indices[part * RUN];                                                        \
-    for (int first = part * RUN; first < LEAVES; first += PAIRS * RUN)                                                \
-      for (int k = first; k < min(first + RUN, LEAVES); ++k) NAME##_smaller(values[k], indices[k], value, index);     \
+    *value = values[part * LEAVES_EACH], *index = indices[part * LEAVES_EACH];                                        \
+    for (int first = part * LEAVES_EACH; first < LEAVES; first += PAIRS * LEAVES_EACH)                                \
+      for (int k = first; k < min(first + LEAVES_EACH, LEAVES); ++k) NAME##_smaller(values[k], indices[k], value, index);\
   }                                                                                                                   \
   INLINED void NAME##_2(T *value, int *index, T *other, int *other_index, local T *values, local int *indices) {      \
     const int lid = get_local_id(0), to = ENTRY(lid);                                                                 \

@@ -32,7 +32,7 @@
 // Work-items: work-group c takes chunk c. Consecutive work-items read consecutive rows. In collect, each work-group
 // finds the last bins by itself.
 #ifndef BINS
-#define BINS 2048  // bins of a side, a multiple of WG
+#define BINS 2048  // bins of a side, a multiple of WG and of RUN_OF_BINS, at most RUN_OF_BINS^2
 #endif
 
 // Select the entry of array e for the group of a row with the lower bound lo. The array has one entry for each group.
@@ -159,7 +159,7 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
 
 // Count the rows of one side in the bins 0 .. k, over all chunks, for ``probes`` bins k = first + step - 1,
 // first + 2 * step - 1, ... Return how many of these counts are below ``quota``. They are the first ones.
-// in:  counts   counts[c][k] is the number of rows of chunk c in the bins 0 .. k; c[1] begins 2 * BINS after c[0]
+// in:  counts   counts[c][k] is the number of rows of chunk c in the bins 0 .. k; counts[1] begins 2 * BINS after counts[0]
 // out: sums     local memory for the counts
 INLINED int below_quota(const int quota, const int first, const int step, const int probes, const int pieces,
                         global const int *counts, local int *sums) {

@@ -43,8 +43,8 @@ inline uint least_of(const uint x) {
 #define LANE (int)get_sub_group_local_id()
 #define least_of(x) sub_group_reduce_min((uint)(x))
 #endif
-#define RUN max(1, 32 / SUBGROUP)  // consecutive sub-groups of one part
-#define MY_PART (PART / RUN % PAIRS)
+#define PARTS_EACH max(1, 32 / SUBGROUP)  // consecutive sub-groups of one part
+#define MY_PART (PART / PARTS_EACH % PAIRS)
 // A key stands for a number and the index of this number. It has three unsigned integers: ``high``, ``low`` and
 // ``index``. The number is mapped to ``high`` and ``low`` in such a way that smaller numbers have smaller keys.
 // Keys are compared by ``high``. If ``high`` is equal, they are compared by ``low``, and if ``low`` is equal too, by
@@ -161,7 +161,8 @@ INLINED void least_of_all(const int count, Key *keys, const int halves, local ui
   }                                                                                                                   \
   INLINED void T##_least_in(const int part, const int which, T *value, int *index, local const T *values,             \
                             local const int *unused) {                                                                \
-    const Key least = least_among((local const uint *)values + 3 * which * PARTS, part * RUN, PAIRS * RUN, RUN);     \
+    const Key least = least_among((local const uint *)values + 3 * which * PARTS, part * PARTS_EACH, PAIRS * PARTS_EACH, \
+                                   PARTS_EACH);                                                                       \
     *value = T##_of_key(least), *index = (int)least.index;                                                            \
   }
 

@@ -20,15 +20,15 @@
 // chosen from the whole working set, by second-order information (Fan, Chen, Lin 2005, WSS 2). The rows are divided
 // into PAIRS parts, and each part without the first row i adds a pair of its own rows, chosen in the same way. A pair is
 // left out if it shares a row with the first pair, or if its gain is below LEAST_GAIN times the gain of the first pair.
-// The numbers t_a minimise the objective approximately: item 0 starts with t = 0, and minimises SWEEPS times over
-// t_0, t_1, ... in turn. With one pair, t_0 is the exact minimum.
+// The numbers t_a minimise the objective approximately: item 0 first minimises it over the first pair alone, and then
+// SWEEPS times over t_0, t_1, ... in turn. With one pair, t_0 is the exact minimum.
 // The violation is the largest gradient of rows whose coefficient can fall, minus the smallest gradient of rows whose
 // coefficient can rise. The solve ends when the violation is at most ``tolerance``, or at most ``shrink`` times its
 // first value. It also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
 // Work-items: one work-group of WG items solves one problem p. Item l takes the rows l, l + WG, ... of the working set,
 // and keeps their coefficients, bounds and gradients in registers. Consecutive items read consecutive addresses of a
-// row of Q. A part has the rows of all items lid with the same number lid / 32 % PAIRS, which are whole sub-groups
-// (least.cl). So the same reduction finds the choice of the working set and the choice of each part.
+// row of Q. The rows of a part belong to items of whole sub-groups (least.cl). So the same reduction finds the choice of
+// the working set and the choice of each part.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
 // has its own candidate for row i, and its own violation. The larger violation counts. The group of the chosen row j
 // gives row i. An iteration changes one pair.
@@ -52,6 +52,7 @@
 #define IN_SET(row) ((uint)(row) < (uint)W)  // false for -1 and INT_MAX, which stand for no row
 
 // Hold the pairs of an iteration in local memory.
+//   first      number of the pair that was chosen from the whole working set
 //   i, j       rows of pair a: i[a] is -1 if there is no pair a, and j[a] is -1 without a bias
 //   at_i, at_j derivatives of the objective by b_i when it moves as chosen, and by b_j when it falls
 //   rise       largest number that can be added to b_i
@@ -60,7 +61,7 @@
 //   curve      curve[a * PAIRS + c] is the second derivative of the objective by t_a and t_c
 //   inverse    1 / curve[a * PAIRS + a]
 typedef struct {
-  int i[PAIRS], j[PAIRS];
+  int first, i[PAIRS], j[PAIRS];
   wide at_i[PAIRS], at_j[PAIRS], rise[PAIRS], fall[PAIRS], t[PAIRS];
   real curve[PAIRS * PAIRS], inverse[PAIRS];
 } Pairs;
@@ -71,8 +72,8 @@ inline real gain_of(const real gap, global const real *Q, const int W, const int
   return gap > 0 ? -gap * gap / curve : (real)0;
 }
 
-// Compute ``curve`` and ``inverse`` of all pairs. Differences of values of Q are taken first: they are exact for rows that
-// are nearly equal, so that small curvatures have small errors.
+// Compute ``curve`` and ``inverse`` of all pairs. Differences of values of Q are taken first. They are exact if rows i and
+// j of pair a are nearly equal, so that small curvatures have small errors.
 INLINED void find_curves(local Pairs *pairs, global const real *Q, const int W) {
   for (int at = get_local_id(0); at < PAIRS * PAIRS; at += WG) {
     const int a = at / PAIRS, c = at % PAIRS, i = pairs->i[a], j = pairs->j[a], u = pairs->i[c], v = pairs->j[c];
@@ -94,13 +95,24 @@ INLINED void find_curves(local Pairs *pairs, global const real *Q, const int W) 
 #define SLOPE(pairs, a) wide_sub((pairs)->at_j[a], (pairs)->at_i[a])
 #endif
 
-// Find numbers t_a that minimise the objective approximately, by SWEEPS sweeps over the pairs. One work-item calls the
-// function. A number that reaches its limit becomes exactly this limit. ``volatile`` keeps the compiler from loading
-// all curves into registers in advance.
+// Find numbers t_a that minimise the objective approximately: first t_a of the first pair alone, then by SWEEPS sweeps
+// over all pairs. So the objective falls at least as much as by the first pair alone. One work-item calls the function.
+// A number that reaches its limit becomes exactly this limit. ``volatile`` keeps the compiler from loading all curves into
+// registers in advance.
 INLINED void sweep(local volatile Pairs *pairs) {
   real t[PAIRS], slope[PAIRS];
 #pragma unroll
   for (int a = 0; a < PAIRS; ++a) t[a] = 0, slope[a] = wide_real(SLOPE(pairs, a));
+#if PAIRS > 1
+  const int first = pairs->first;
+  const real alone = fmin(fmax(wide_real(SLOPE(pairs, first)) * pairs->inverse[first], wide_real(LOWEST(pairs, first))),
+                          wide_real(HIGHEST(pairs, first)));
+#pragma unroll
+  for (int c = 0; c < PAIRS; ++c) {
+    t[c] = c == first ? alone : (real)0;
+    slope[c] = fma(-alone, pairs->curve[first * PAIRS + c], slope[c]);
+  }
+#endif
 #pragma unroll 1
   for (int count = 0; count < SWEEPS; ++count) {
 #pragma unroll
@@ -118,7 +130,8 @@ INLINED void sweep(local volatile Pairs *pairs) {
     const wide lowest = LOWEST(pairs, a), highest = HIGHEST(pairs, a);
     const bool least = !(t[a] > wide_real(lowest)), most = !(t[a] < wide_real(highest));
     const wide inside = wide_min(wide_max(wide_of(t[a]), lowest), highest);
-    pairs->t[a] = wide_pick(least, lowest, wide_pick(most, highest, inside));
+    // Limits that are equal as ``real`` may differ as ``wide``: the slope then says which one is reached.
+    pairs->t[a] = wide_pick(most && (slope[a] > 0 || !least), highest, wide_pick(least, lowest, inside));
   }
 }
 
@@ -182,11 +195,13 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const float violation = -(float)most_gap;
     if (steps == 0) stop = fmax(tolerance, shrink * violation);
     if (!(violation > stop) || chosen == INT_MAX || steps >= limit) break;
+    real gain;
+    int i;
+    real_least_in(lid % PAIRS, 1, &gain, &i, gains, partners);
     if (lid < PAIRS) {
-      real gain;
-      int i;
-      real_least_in(lid, 1, &gain, &i, gains, partners);
+      pairs.at_i[lid] = pairs.at_j[lid] = pairs.rise[lid] = pairs.fall[lid] = wide_of(0);
       pairs.i[lid] = IN_SET(i) && !(gain > LEAST_GAIN * best) ? i : -1, pairs.j[lid] = -1;
+      if (i == chosen) pairs.first = lid;
     }
 #else
     wide m[GROUPS], M[GROUPS];  // smallest f of rows that can rise, smallest -f of rows that can fall
@@ -250,15 +265,19 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
       if (e * WG + lid == partner) group_of_j = GROUP(L[e]);
     barrier(CLK_LOCAL_MEM_FENCE);
 #endif
-    if (lid < PAIRS) {
 #if PAIRS > 1
-      wide least;
-      real gain;
-      int i, j;
-      wide_least_in(lid, 0, &least, &i, values, indices);
-      real_least_in(lid, 1, &gain, &j, gains, partners);
-      const bool apart = IN_SET(i) && IN_SET(j) && i != partner && j != partner && !(gain > LEAST_GAIN * best);
+    wide least;
+    real gain;
+    int i, j;  // every item finds a pair, since PoCL 3.1 miscompiles the calls in a branch
+    wide_least_in(lid % PAIRS, 0, &least, &i, values, indices);
+    real_least_in(lid % PAIRS, 1, &gain, &j, gains, partners);
+    const bool apart = IN_SET(i) && IN_SET(j) && i != partner && j != partner && !(gain > LEAST_GAIN * best);
+#endif
+    if (lid < PAIRS) {
+      pairs.at_i[lid] = pairs.at_j[lid] = pairs.rise[lid] = pairs.fall[lid] = wide_of(0);
+#if PAIRS > 1
       pairs.i[lid] = i == first[0] || apart ? i : -1, pairs.j[lid] = i == first[0] ? partner : j;
+      if (i == first[0]) pairs.first = lid;
 #elif GROUPS == 2
       pairs.i[0] = OF(first, group_of_j), pairs.j[0] = partner;
 #else
@@ -267,41 +286,40 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     }
 #endif
     barrier(CLK_LOCAL_MEM_FENCE);
-    int place[EACH];  // a + 1 if the row is i_a, -(a + 1) if it is j_a, else 0
-    for (int e = 0; e < EACH; ++e) {
-      const int k = e * WG + lid;
-      place[e] = 0;
-#pragma unroll
-      for (int a = 0; a < PAIRS; ++a) place[e] = k == pairs.i[a] ? a + 1 : pairs.i[a] >= 0 && k == pairs.j[a] ? -(a + 1) : place[e];
-      if (place[e]) {
-        const int a = abs(place[e]) - 1;
-        const wide right = right_of(F[e], B[e], epsilon_term), left = left_of(F[e], B[e], epsilon_term);
-        const wide up = wide_sub(top_of(B[e], H[e]), B[e]), down = wide_sub(B[e], bottom_of(B[e], L[e]));
+    for (int e = 0; e < EACH; ++e)
+      for (int a = 0; a < PAIRS; ++a) {
+        const int k = e * WG + lid;
+        if (k == pairs.i[a]) {
+          const wide right = right_of(F[e], B[e], epsilon_term);
+          pairs.rise[a] = wide_sub(top_of(B[e], H[e]), B[e]), pairs.at_i[a] = right;
 #ifdef NO_BIAS
-        const bool rises = wide_less(right, wide_of(0)) && wide_less(B[e], H[e]);
-        pairs.rise[a] = up, pairs.fall[a] = down, pairs.at_i[a] = wide_pick(rises, right, left);
+          // Where the derivative jumps, the coefficient moves only in the direction of its derivative.
+          const wide left = left_of(F[e], B[e], epsilon_term), down = wide_sub(B[e], bottom_of(B[e], L[e]));
+          const bool rises = wide_less(right, wide_of(0)) && wide_less(B[e], H[e]), jumps = wide_less(left, right);
+          pairs.fall[a] = wide_pick(jumps && rises, wide_of(0), down);
+          if (!rises) pairs.at_i[a] = left;
+          if (jumps && !rises) pairs.rise[a] = wide_of(0);
+        }
 #else
-        if (place[e] > 0) pairs.rise[a] = up, pairs.at_i[a] = right;
-        else pairs.fall[a] = down, pairs.at_j[a] = left;
+        } else if (pairs.i[a] >= 0 && k == pairs.j[a]) {
+          pairs.fall[a] = wide_sub(B[e], bottom_of(B[e], L[e])), pairs.at_j[a] = left_of(F[e], B[e], epsilon_term);
+        }
 #endif
       }
-    }
     find_curves(&pairs, Q, W);
     barrier(CLK_LOCAL_MEM_FENCE);
     if (lid == 0) sweep(&pairs);
     barrier(CLK_LOCAL_MEM_FENCE);
-    for (int e = 0; e < EACH; ++e) {
-      if (place[e]) {
-        const int a = abs(place[e]) - 1;
-        const wide t = pairs.t[a], top = top_of(B[e], H[e]), bottom = bottom_of(B[e], L[e]);
-#ifdef NO_BIAS
-        B[e] = wide_pick(!wide_less(wide_neg(pairs.fall[a]), t), bottom, wide_pick(wide_less(t, pairs.rise[a]), wide_add(B[e], t), top));
-#else
-        if (place[e] > 0) B[e] = wide_pick(wide_less(t, pairs.rise[a]), wide_add(B[e], t), top);
-        else B[e] = wide_pick(wide_less(t, pairs.fall[a]), wide_sub(B[e], t), bottom);
-#endif
+    for (int e = 0; e < EACH; ++e)
+      for (int a = 0; a < PAIRS; ++a) {
+        const int k = e * WG + lid;
+        const bool is_i = k == pairs.i[a], is_j = pairs.i[a] >= 0 && k == pairs.j[a];
+        const wide change = is_j ? wide_neg(pairs.t[a]) : pairs.t[a];
+        const wide top = top_of(B[e], H[e]), bottom = bottom_of(B[e], L[e]);
+        const bool full = !wide_less(change, wide_sub(top, B[e])), empty = !wide_less(wide_sub(bottom, B[e]), change);
+        const wide moved = wide_pick(full, top, wide_pick(empty, bottom, wide_add(B[e], change)));
+        if (is_i || is_j) B[e] = moved;
       }
-    }
   }
   for (int e = 0; e < EACH; ++e) {
     const int k = e * WG + lid;

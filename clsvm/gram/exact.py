@@ -28,7 +28,7 @@ from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.record import Plan, in_order, norm_too_large
 from clsvm.gram.precision import measures
 from clsvm.gram.products import Gram, Operator, Store, Update
-from clsvm.gram.responses import ALL, SECTIONS, TILE, Support
+from clsvm.gram.responses import ALL, PANEL, SECTIONS, TILE, Support
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.stream import Stream
 from clsvm.threads import one_thread
@@ -200,7 +200,7 @@ def _in_float64(
     if not (on_host or stream.profile.lacks("float64")):
         # If memory or the largest buffer of the device is too small, the host computes all sums below.
         with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
-            cuts = ends or _cuts(stream, plan.kind == DENSE.name, X.shape[0], support.shape[0])
+            cuts = ends or (_cuts(stream, X, support.shape[0]) if plan.kind == DENSE.name else [])
             sums = Support(stream, kernel, plan, support, "float64", cuts, keep=False).responses(stream, X, b)
             return sums if ends else np.asarray(sums.reshape(-1, len(b), X.shape[0]).sum(axis=0))
     n, m = X.shape[0], support.shape[0]
@@ -226,17 +226,18 @@ def _in_float64(
     return out.reshape(-1, n)
 
 
-def _cuts(stream: Stream, dense: bool, n: int, m: int) -> Sequence[int]:
-    """Return the ends of the ranges of m support vectors over which a GPU sums separately, for n rows.
+def _cuts(stream: Stream, X: Data, m: int) -> Sequence[int]:
+    """Return the ends of the ranges of m support vectors over which a GPU sums separately, for dense rows X (n, d).
 
     A work-group adds up the kernel values of a few rows. If n is small, most compute units of a GPU would be idle.
     Several ranges occupy more of them, with at least RANGE support vectors in a range. The result is empty for a CPU,
-    for rows that are not stored as a dense matrix (``dense``), and if n is large or m is small.
+    if n is large, or if m or the number of ranges in a buffer is small.
     """
-    profile = stream.profile
-    wanted = 4 * stream.compute_units * profile.block // n if profile.style == "workgroup" and dense else 0
+    profile, (n, d) = stream.profile, X.shape
+    wanted = 4 * stream.compute_units * profile.block // n if profile.style == "workgroup" else 0
     size = max(RANGE, -(-m // max(1, wanted, SECTIONS) // TILE) * TILE)
-    return [*range(size, m, size), m] if wanted > 1 and m > (SECTIONS - 1) * size else []
+    pays = wanted > 1 and m > (SECTIONS - 1) * size and 8 * d * SECTIONS * size <= PANEL
+    return [*range(size, m, size), m] if pays else []
 
 
 class HostBlocks:

@@ -30,7 +30,7 @@ from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Vector
 from clsvm.solvers import certificate
 from clsvm.solvers.result import Settings
-from clsvm.solvers.state import Selection, State
+from clsvm.solvers.state import Selection, State, pairs
 
 Positions = NDArray[np.int32]
 # CACHE_SHARE: largest share of free memory that the row cache takes. Checks of the solution in float64 need the rest.
@@ -52,7 +52,7 @@ MIN_WORKING_SET = 16  # smallest working set that "auto" takes, in rows
 DECLINE, FRESH, INNER_STEPS = (
     0.3,  # DECLINE: the number of coefficient changes in a solve with working sets of W rows varies as W^-DECLINE
     0.65,  # FRESH: share of the rows of a working set whose coefficients change in an outer iteration
-    1.5,  # INNER_STEPS / sqrt(Profile.pairs): SMO iterations for each coefficient that changes in an outer iteration
+    1.5,  # INNER_STEPS / sqrt(pairs): SMO iterations for each coefficient that changes in an outer iteration
 )
 SUPPORT = 1 / 3  # assumed share of rows whose coefficients change at all in a solve
 # STAYING: if a working set has W rows, a row cache for m < STAYING * W rows of K evicts rows that are needed again.
@@ -489,6 +489,6 @@ def cost(profile: Profile, n: int, width: float, value: float, W: int, layout_co
     changed = FRESH * min(W, n * SUPPORT)
     tile = W * W / 2 * max(width, 1)
     step = profile.smo_cost + profile.smo_row_cost * W * (FAR_COST if 4 * W * W > NEAR_BYTES else 1.0)
-    inner = INNER_STEPS / profile.pairs**0.5 * step
+    inner = INNER_STEPS / pairs(profile, W) ** 0.5 * step
     row = n * value + (profile.outer_cost + (profile.selection_cost + layout_cost) * n + tile) / changed + inner
     return float(row * W**-DECLINE)

@@ -34,6 +34,7 @@ SHRINK = 0.1  # the solve over a working set ends when its KKT violation has fal
 VECTOR_STATE = 64  # bytes of local memory that the SMO kernel for CPUs needs for each row of a working set
 
 
+LEAST_ITEMS = 32  # on a GPU, at least LEAST_ITEMS work-items choose a pair of coefficients
 PART = 128  # an SMO iteration on a GPU may change a pair of coefficients for each PART rows of the working set
 
 
@@ -46,9 +47,11 @@ def subproblem_items(profile: Profile, working_set: int) -> int:
     return 1 if profile.style == "simd" else min(1 << working_set.bit_length() - 1, profile.smo_items)
 
 
-def pairs(profile: Profile, working_set: int, constraint: Constraint) -> int:
-    """Return how many pairs of coefficients an SMO iteration changes in a working set of ``working_set`` rows."""
-    return 1 if constraint is Constraint.SPLIT else max(1, min(profile.pairs, working_set // PART))
+def pairs(profile: Profile, working_set: int, constraint: Constraint = Constraint.BIAS) -> int:
+    """Return how many pairs of coefficients an SMO iteration changes at most, for ``working_set`` rows."""
+    one = constraint in (Constraint.SPLIT, Constraint.COUPLED)
+    items = subproblem_items(profile, working_set)
+    return 1 if one else max(1, min(profile.pairs, working_set // PART, items // LEAST_ITEMS))
 
 
 def subproblem(
