@@ -78,7 +78,7 @@ def test_figures_and_problems_of_small_kernels(target: Target) -> None:
 
 @needs_clang
 def test_tiles_multiply_and_steps_do_not_wait() -> None:
-    """Of the main loop of a wide tile 85 % are multiply-adds; a pair step passes five barriers."""
+    """Of the main loop of a wide tile 85 % are multiply-adds; an iteration with eight pairs passes seven barriers."""
     for target in TARGETS[1:]:
         profile = PROFILES[target.profile]
         tile = programs.gram(BUILTIN["rbf"], "rows", "dense", "float32", profile, shape="wide")
@@ -86,7 +86,7 @@ def test_tiles_multiply_and_steps_do_not_wait() -> None:
         (found,) = compilers.compile(tile.text, tile.options, target)
         assert (found.multiply_adds > 0.85, found.spills, found.scratch) == (True, 0, 0)
         (found,) = compilers.compile(step.text, step.options, target)
-        assert (found.barriers, found.spills, found.scratch) == (5, 0, 0)
+        assert (found.barriers, found.spills, found.scratch) == (7, 0, 0)
 
 
 @needs_clang
