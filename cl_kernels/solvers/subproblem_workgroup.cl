@@ -144,10 +144,9 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   const size_t base = (size_t)p * n;
   ws += (size_t)p * W, Q += (size_t)p * W * W, delta += (size_t)p * W, counters += (size_t)p * COUNTERS;
   local real gains[2 * ENTRIES_EACH];
-  local int partners[2 * ENTRIES_EACH];
+  local int indices[2 * ENTRIES_EACH];
 #ifndef NO_BIAS
   local wide values[2 * ENTRIES_EACH];
-  local int indices[2 * ENTRIES_EACH];
 #endif
 #if GROUPS == 2
   local int group_of_j;
@@ -191,13 +190,13 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
         if (gain < best) best = gain, chosen = k;
       }
     }
-    real_least_2(&most_gap, &ignored, &best, &chosen, gains, partners);
+    real_least_2(&most_gap, &ignored, &best, &chosen, gains, indices);
     const float violation = -(float)most_gap;
     if (steps == 0) stop = fmax(tolerance, shrink * violation);
     if (!(violation > stop) || chosen == INT_MAX || steps >= limit) break;
     real gain;
     int i;
-    real_least_in(lid % PAIRS, 1, &gain, &i, gains, partners);
+    real_least_in(lid % PAIRS, 1, &gain, &i, gains, indices);
     if (lid < PAIRS) {
       pairs.at_i[lid] = pairs.at_j[lid] = pairs.rise[lid] = pairs.fall[lid] = wide_of(0);
       pairs.i[lid] = IN_SET(i) && !(gain > LEAST_GAIN * best) ? i : -1, pairs.j[lid] = -1;
@@ -233,10 +232,11 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     real best = 0;  // minus the largest gain
     int partner = INT_MAX;
 #if PAIRS > 1
-    wide own_m;
+    wide own_m, least;
     real own_best = 0;
-    int own_first, own_partner = INT_MAX;
+    int own_first, own_partner = INT_MAX, i;
     wide_least_in(MY_PART, 0, &own_m, &own_first, values, indices);
+    wide_least_in(lid % PAIRS, 0, &least, &i, values, indices);  // before the next reduction writes to ``indices``
 #endif
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid, g = GROUP(L[e]), other = OF(first, g);
@@ -255,9 +255,9 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
       }
     }
 #if PAIRS > 1
-    real_least_2(&best, &partner, &own_best, &own_partner, gains, partners);
+    real_least_2(&best, &partner, &own_best, &own_partner, gains, indices);
 #else
-    real_least(&best, &partner, gains, partners);
+    real_least(&best, &partner, gains, indices);
 #endif
     if (partner == INT_MAX) break;  // no row has a gain above 0, since all gains underflow
 #if GROUPS == 2
@@ -266,11 +266,9 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     barrier(CLK_LOCAL_MEM_FENCE);
 #endif
 #if PAIRS > 1
-    wide least;
     real gain;
-    int i, j;  // every item finds a pair, since PoCL 3.1 miscompiles the calls in a branch
-    wide_least_in(lid % PAIRS, 0, &least, &i, values, indices);
-    real_least_in(lid % PAIRS, 1, &gain, &j, gains, partners);
+    int j;  // every item finds a pair, since PoCL 3.1 miscompiles calls in a branch
+    real_least_in(lid % PAIRS, 1, &gain, &j, gains, indices);
     const bool apart = IN_SET(i) && IN_SET(j) && i != partner && j != partner && !(gain > LEAST_GAIN * best);
 #endif
     if (lid < PAIRS) {
@@ -286,6 +284,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     }
 #endif
     barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
     for (int e = 0; e < EACH; ++e)
       for (int a = 0; a < PAIRS; ++a) {
         const int k = e * WG + lid;
@@ -310,6 +309,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     barrier(CLK_LOCAL_MEM_FENCE);
     if (lid == 0) sweep(&pairs);
     barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
     for (int e = 0; e < EACH; ++e)
       for (int a = 0; a < PAIRS; ++a) {
         const int k = e * WG + lid;
