@@ -29,8 +29,8 @@
 //     high row. Only the extreme rows of the group with the larger difference are in bin 0.
 // All rows are divided into chunks. Chunk c has the rows c * chunk .. (c + 1) * chunk - 1. The kernels use the array:
 //   counts[c][side][bin]   number of rows of chunk c and this side in the bins 0 .. bin, from histogram
-// Work-items: work-group c takes chunk c. Consecutive work-items read consecutive rows. In collect, each work-group
-// finds the last bins by itself.
+// Work-items: work-group c takes chunk c. Consecutive work-items read consecutive rows. Each work-group of collect finds
+// the last bins by itself.
 #ifndef BINS
 #define BINS 2048  // bins of a side, a multiple of WG and of RUN_OF_BINS, at most RUN_OF_BINS^2
 #endif
@@ -158,7 +158,7 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
 }
 
 // Count the rows of one side in the bins 0 .. k, over all chunks, for ``probes`` bins k = first + step - 1,
-// first + 2 * step - 1, ... Return how many of these counts are below ``quota``. They are the first ones.
+// first + 2 * step - 1, ... Return how many of these counts are below ``quota``. Counts rise with k.
 // in:  counts   counts[c][k] is the number of rows of chunk c in the bins 0 .. k; counts[1] begins 2 * BINS after counts[0]
 // out: sums     local memory for the counts
 INLINED int below_quota(const int quota, const int first, const int step, const int probes, const int pieces,

@@ -18,8 +18,9 @@
 // An SMO iteration changes up to PAIRS pairs of coefficients. For each pair a it adds a number t_a >= 0 to the
 // coefficient of row i_a, and subtracts t_a from the coefficient of row j_a. No row is in two pairs. The first pair is
 // chosen from the whole working set, by second-order information (Fan, Chen, Lin 2005, WSS 2). The rows are divided
-// into PAIRS parts, and each part without the first row i adds a pair of its own rows, chosen in the same way. A pair is
-// left out if it shares a row with the first pair, or if its gain is below LEAST_GAIN times the gain of the first pair.
+// into PAIRS parts. Every part that does not have row i of the first pair adds a pair of rows of the part, chosen in the
+// same way. A pair that shares a row with the first pair is left out. So is a pair whose gain is below LEAST_GAIN times
+// the gain of the first pair.
 // The numbers t_a minimise the objective approximately: item 0 first minimises it over the first pair alone, and then
 // SWEEPS times over t_0, t_1, ... in turn. With one pair, t_0 is the exact minimum.
 // The violation is the largest gradient of rows whose coefficient can fall, minus the smallest gradient of rows whose

@@ -37,7 +37,7 @@ TILE = 64
 # Sub-buffers must be aligned, so each group of support vectors begins at a multiple of _BEGIN rows in its buffer.
 _BEGIN = ALIGNMENT // 4
 CHUNK = 256 << 20  # rows to predict are copied to the device in chunks of at most this many bytes
-# PANEL, PASSING: bytes of a buffer of support vectors. On a CPU, a buffer that is not kept has PASSING bytes.
+# A buffer of support vectors has PANEL bytes. A buffer that is not kept has PASSING bytes on a CPU.
 PANEL, PASSING = 32 << 20, 4 << 20
 # If memory allows, a buffer that is not kept may hold MIN_PANEL support vectors that take more than PASSING bytes.
 MIN_PANEL = 512
