@@ -15,11 +15,13 @@
 // in:  symmetric     If symmetric is 1, values Q[u][v] with u >= reused and v > u are not written either. The caller
 //                    then launches the kernel ``mirror`` (carry.cl). In each row u >= reused, ``mirror`` sets
 //                    Q[u][v] = Q[v][u] for v < reused and for v > u.
+// Dimension 2 of the launch is the number of matrices Q, each with its own ``rows``. They follow each other in memory.
 // Work-items: the index in dimension 1 is the row u of Q. All work-items with the same index in dimension 1 copy this
 // row together, and neighbouring work-items write consecutive values. A single work-item copies a row on CPUs.
 kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
                           global const int *restrict rows, const int capacity, const int reused,
                           const int symmetric, global real *restrict Q) {
+  rows += get_global_id(2) * capacity, Q += get_global_id(2) * capacity * capacity;
   const int u = get_global_id(1), row = rows[u], s = row >= 0 && slot_of ? slot_of[row] : row;
   const int end = symmetric && u >= reused ? u + 1 : capacity;
   global real *restrict to = Q + (size_t)u * capacity;
@@ -64,14 +66,18 @@ kernel EXPLICIT void mirror_rows(SLABS_GIVEN, const int slab_rows, const long ld
 //   c[u] += sum_k K[rows[u]][right[k]] * D[k],   over k < count[0], for all u with rows[u] >= 0
 // All rows of the kernel matrix K are stored: row i in slot i. c[u] belongs to row rows[u] of K. If rows[u] is
 // negative, c[u] belongs to no row, and stays unchanged. D[k] belongs to column right[k] of K.
-// Work-items: one for each u.
+// Several such problems follow each other in memory. Each has as many sums c as dimension 0 has work-items, and
+// ``capacity`` factors D. Its count[0] is MATRICES ints after that of the problem before.
+// Work-items: one for each u in dimension 0, and one for each problem in dimension 1.
 kernel EXPLICIT void add_between(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict rows,
-                            global const int *restrict right, global const int *restrict count,
+                            global const int *restrict right, const int capacity, global const int *restrict count,
                             global const wide *restrict D, global wide *restrict c) {
-  const int u = get_global_id(0), row = rows[u];
+  const size_t p = get_global_id(1), u = p * get_global_size(0) + get_global_id(0);
+  const int row = rows[u], total = count[p * MATRICES];
   if (row < 0) return;
+  right += p * capacity, D += p * capacity;
   global const real *restrict from = STORED_ROW(row);
   wide sum = c[u];
-  for (int k = 0; k < count[0]; ++k) sum = wide_add(sum, wide_mul(wide_of(from[right[k]]), D[k]));
+  for (int k = 0; k < total; ++k) sum = wide_add(sum, wide_mul(wide_of(from[right[k]]), D[k]));
   c[u] = sum;
 }

@@ -7,6 +7,7 @@
 //   3. mirror copies all other values, by symmetry:
 //        Q[k][v] = Q[v][k] for k >= reused and (v < reused or v > k)
 // If no rows stay, ``reused`` is 0, and step 1 is left out.
+// Dimension 2 of a launch of mirror is the number of matrices Q, which follow each other in memory.
 // Work-items in SIMD style (on CPUs): an item of carry copies SIDE rows. An item of mirror reads a block of SIDE x SIDE
 // values, and then writes them. If reads and writes alternated, rows of Q could evict each other from the cache.
 // Work-group style: each work-group copies a block of SIDE x SIDE values. mirror transposes the block in local memory,
@@ -24,6 +25,7 @@ kernel EXPLICIT void carry(const int W, const int reused, global real *restrict 
 }
 
 kernel EXPLICIT void mirror(const int W, const int reused, global real *restrict Q) {
+  Q += get_global_id(2) * W * W;
   const int k0 = reused + get_global_id(1) * SIDE, v0 = get_global_id(0) * SIDE;
   if (v0 >= reused && v0 < k0) return;
   real square[SIDE][SIDE];
@@ -40,6 +42,7 @@ kernel OF_SQUARE void carry(const int W, const int reused, global real *restrict
 }
 
 kernel OF_SQUARE void mirror(const int W, const int reused, global real *restrict Q) {
+  Q += get_global_id(2) * W * W;
   const int k0 = reused + get_group_id(1) * SIDE, v0 = get_group_id(0) * SIDE, x = get_local_id(0), y = get_local_id(1);
   local real square[SIDE][SIDE + 1];
   if (v0 >= reused && v0 < k0) return;

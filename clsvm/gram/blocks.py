@@ -393,7 +393,8 @@ class BlockGram(Operator):
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
         self._slots: Slots = {}
         self._few = self._fetch(np.sort(self._longest[:SAMPLE]))
-        self.width, row = self._few.width, layouts.row_bytes(streamed.single, X, streamed.itemsize)
+        self.width, self.at_once = self._few.width, self._few.at_once
+        row = layouts.row_bytes(streamed.single, X, streamed.itemsize)
         # _most_bytes[k]: bytes of the k rows of X with the most entries, an upper bound for any k rows of X
         entries = np.concatenate([[0], np.cumsum(lengths[self._longest])])
         self._most_bytes = row * (entries * X.shape[0] / max(1, entries[-1]))
@@ -570,8 +571,10 @@ class BlockGram(Operator):
         if panel.fetched.count:
             self._each_block(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))
 
-    def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
-        self._of(panel).between(panel, panel.fetched.at, right, count, K, update)
+    def between(
+        self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None, matrices: int = 1
+    ) -> None:
+        self._of(panel).between(panel, panel.fetched.at, right, count, K, update, matrices)
 
 
 def _entries(X: Data) -> NDArray[np.int64]:

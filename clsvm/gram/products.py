@@ -120,14 +120,18 @@ class Update(NamedTuple):
 class Tile(NamedTuple):
     """Describe the matrix of kernel values out[u, v] = K(row u, row v) of the rows in a panel, a buffer of rows of X.
 
+    If ``matrices`` is above 1, the panel is divided into as many equal parts, and each part has its own matrix. The
+    matrices follow each other in ``out``.
+
     Attributes
     ----------
     rows
         int32 buffer with the position in X of each row.
     count
-        int32 buffer with the number of rows.
+        int32 buffer that :func:`counts` describes, with the number of rows twice for each matrix.
     out
-        buffer for the matrix. The number of values in each row is the panel's capacity.
+        buffer for the matrix. The number of values in each row is the number of rows for which the panel, or its part,
+        has room.
     reused
         number of leading columns that are not computed: out[u, v] is computed only for v >= reused. For v < reused and
         u >= reused, the caller can copy out[u, v] from out[v, u]. For v < reused and u < reused, the caller must have
@@ -135,7 +139,9 @@ class Tile(NamedTuple):
     symmetric
         whether values out[u, v] with reused <= u < v may be left out too. The caller can copy them from out[v, u].
     most
-        upper bound of the number of rows. 0 means that the upper bound is the panel's capacity.
+        upper bound of the number of rows. 0 means that the upper bound is the number of values in a row of ``out``.
+    matrices
+        number of matrices. Only operators with the attribute ``at_once`` compute more than one.
     """
 
     rows: Buffer
@@ -144,6 +150,17 @@ class Tile(NamedTuple):
     reused: int = 0
     symmetric: bool = False
     most: int = 0
+    matrices: int = 1
+
+
+def counts(sizes: Iterable[tuple[int, int]]) -> NDArray[np.int32]:
+    """Return the int32 array (matrices, SECTION) from which products among panels read the sizes of their matrices.
+
+    Row m has the sizes of matrix m: the number of rows of the panel of U, and the number of rows of the other panel.
+    """
+    made = np.zeros((len(sizes := [*sizes]), programs.SECTION), np.int32)
+    made[:, :2] = sizes
+    return made
 
 
 class Operator(Protocol):
@@ -163,6 +180,8 @@ class Operator(Protocol):
     by_blocks
         whether the device is a CPU whose panels hold only one block of right-hand rows at a time. A product then copies
         one block after another into the panel, and its time grows with the number of blocks.
+    at_once
+        whether :meth:`tile` and :meth:`between` compute several matrices at once.
     units
         the matrix units (tensor cores) that compute products with many right-hand rows, or None.
     width
@@ -179,6 +198,7 @@ class Operator(Protocol):
     resident: bool = False
     share: float = 0.5
     by_blocks: bool = False
+    at_once: bool = False
     units: Units | None = None
     stream: Stream
     rows: Rows
@@ -235,13 +255,18 @@ class Operator(Protocol):
             positions 0 .. end - 1. ``end`` is a multiple of V, the number of rows that kernels compute side by side.
         """
 
-    def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
+    def between(
+        self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None, matrices: int = 1
+    ) -> None:
         """Compute the kernel matrix K(R, U) between two sets R and U of rows of X, which are in buffers called panels.
+
+        If ``matrices`` is above 1, each panel is divided into as many equal parts. Each pair of parts has its own
+        matrix, and the outputs follow each other. The attribute ``at_once`` says whether this is possible.
 
         panel: panel with the rows U. It was made with square=True.
         at: buffer with the positions of the rows U in the device's order of rows.
         right: panel with the rows R.
-        count: buffer with the number of rows R.
+        count: buffer that :func:`counts` describes, with the numbers of rows R and U of each matrix.
         K: buffer to which the matrix K(R, U) is written if ``update`` is None. Otherwise the buffer is not used.
         update: None, or an object with weights D of the rows R, and with the sums to which D K(R, U) is added.
         """
@@ -301,6 +326,7 @@ class Gram(Operator):
         self._layout = LAYOUTS[rows.kind]
         self.reader: Reader = self._layout.reader(self._layout, stream, rows, kernel)
         self.width, self.by_blocks = self.reader.width, stream.profile.style == "simd" and not self._layout.shared
+        self.at_once = self._layout.shared
         self._real = np.dtype(rows.dtype)
         self.numbers = kernel.scalars(rows.dtype)
         self._grams: dict[tuple[str, str, str], tuple[DeviceKernel, dict[str, int]]] = {}
@@ -361,16 +387,20 @@ class Gram(Operator):
         return computed_rows(self.kernel.spec), (panel.values, panel.uu, self.rows.d, *self.numbers)
 
     def tile(self, panel: Panel, tile: Tile) -> None:
-        store = Store((tile.out,), panel.capacity, panel.capacity, self.slot(panel.capacity))
+        W, V = panel.capacity // tile.matrices, self.rows.lanes
+        store = Store((tile.out,), W, W, self.slot(W))
         product = "symmetric tile" if tile.symmetric and self.stream.profile.style == "simd" else "tile"
-        groups = range(tile.reused // self.rows.lanes, -(-(tile.most or panel.capacity) // self.rows.lanes))
-        passes = self.reader.over_panel(groups, panel, tile.rows, panel, tile.count)
-        _run(self._launches(product, panel, passes, 0, store, None))
+        groups = range(tile.reused // V, -(-(tile.most or W) // V))
+        passes = self.reader.over_panel(groups, panel, tile.rows, panel, tile.count, tile.matrices)
+        _run(self._launches(product, panel, passes, 0, store, None, tile.matrices))
 
-    def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
-        store = None if update else Store((K,), right.capacity, panel.capacity, self.slot(right.capacity))
-        passes = self.reader.over_panel(range(panel.capacity // self.rows.lanes), panel, at, right, count)
-        _run(self._launches("tile update" if update else "tile", right, passes, 0, store, update))
+    def between(
+        self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None, matrices: int = 1
+    ) -> None:
+        of, other = panel.capacity // matrices, right.capacity // matrices
+        store = None if update else Store((K,), other, of, self.slot(other))
+        passes = self.reader.over_panel(range(of // self.rows.lanes), panel, at, right, count, matrices)
+        _run(self._launches("tile update" if update else "tile", right, passes, 0, store, update, matrices))
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         groups = range(end // self.rows.lanes) if end else self.groups
@@ -494,15 +524,23 @@ class Gram(Operator):
         return [kernel.prepared(*launch) for kernel, *launch in launches]
 
     def _launches(
-        self, product: str, panel: Panel, over: Iterable[Launch], base: int, store: Store | None, update: Update | None
+        self,
+        product: str,
+        panel: Panel,
+        over: Iterable[Launch],
+        base: int,
+        store: Store | None,
+        update: Update | None,
+        matrices: int = 1,
     ) -> Iterator[tuple[Any, ...]]:
         """Yield the kernel, global size, local size and arguments of each launch of a product.
 
         ``product`` is a key of programs.PRODUCTS. ``over`` has a record for each range of rows of X. On a GPU, a range
         that would take long is divided among several launches. Row i of X belongs to column i - base of the output.
+        ``matrices`` is the number of matrices that each launch computes.
         """
         stream, r, of_panel = self.stream, self.rows, programs.PRODUCTS[product].tile
-        simd, sections = stream.profile.style == "simd", max(1, update.sections) if update else 1
+        simd, depth = stream.profile.style == "simd", max(matrices, update.sections if update else 1)
         outcome = [given.arguments() for given in (store, update) if given]
         for one in over:
             shape = "wide" if panel.shape == "many" and self._wide(one, bool(update)) else panel.shape
@@ -515,14 +553,14 @@ class Gram(Operator):
             kernel, numbers = self._program(product, shape, units, one.kernel)
             cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # multiply-adds for V rows of X
             each = numbers.get("GROUPS", 1)  # number of groups of r.lanes rows of X that one work-group takes
-            step = max(1, one.groups) if simd else each * max(1, int(MAX_LAUNCH / (each * cells)))
+            step = max(1, one.groups) if simd else each * max(1, int(MAX_LAUNCH / (each * cells * matrices)))
             for begin in range(0, one.groups, step):
                 some = min(step, one.groups - begin)
                 if simd:  # work-groups of one work-item, since PoCL runs all items of a work-group on one core
                     grid = (one.items or self._layout.size(stream, numbers, of_panel, some, cells), 1), (1, 1)
                 else:
                     grid = self._layout.grid(numbers, some, 1 if update else one.blocks)
-                size, local = (*grid[0], sections), (*grid[1], 1)  # sections are ranges of rows U of K(X, U)
+                size, local = (*grid[0], depth), (*grid[1], 1)  # dimension 2: matrices, or ranges of rows U of K(X, U)
                 yield kernel, size, local, one.first + begin, some, base, one.arguments, *outcome, self.numbers
 
     def _program(self, product: str, shape: str, units: Units | None, name: str) -> tuple[DeviceKernel, dict[str, int]]:

@@ -9,9 +9,11 @@ numbers are added to an array c. Each product defines macros by -D options:
     update: add D K(U, X) to c. Macro UPDATE. In the layout "inverted", kernel values must be stored before they are
         added. So this layout uses the program of the product "both" instead.
     both: store K(U, X), and add D K(U, X) to c. Macros STORE, UPDATE.
-    tile: store K(U, U), or K(R, U). Macro STORE.
-    symmetric tile: store about half of the symmetric K(U, U). Macros STORE, SYMMETRIC. Only CPUs use this product.
-    tile update: add D K(R, U) to c. D has a weight for each row of R, c a sum for each row of U. Macro UPDATE.
+    tile: store K(U, U), or K(R, U). One launch may compute several such matrices. Macros STORE, MATRICES.
+    symmetric tile: store about half of the symmetric K(U, U). Macros STORE, SYMMETRIC, MATRICES. Only CPUs use
+        this product.
+    tile update: add D K(R, U) to c. D has a weight for each row of R, c a sum for each row of U. One launch
+        may do this for several matrices K(R, U). Macros UPDATE, MATRICES.
     sections: add D K(U, X) to several arrays c. Each array has the sums over one section, which is a range of the rows
         U. Macros UPDATE, SECTIONS. Only the layout "dense" has this product.
 
@@ -66,9 +68,10 @@ class Product(NamedTuple):
 
 
 SLABS = 8  # largest number of buffers ("slabs") that hold rows of K
-# For a product K(X, U), a buffer describes ranges of the rows U. The description of range s begins at int SECTION * s.
+# A buffer may describe several ranges of the rows U of a product K(X, U), or the sizes of several matrices. The
+# description of range or matrix s begins at int SECTION * s.
 SECTION = ALIGNMENT // 4
-_SECTIONS = "-DUPDATE", f"-DSECTIONS={SECTION}"
+_SECTIONS, _MATRICES = ("-DUPDATE", f"-DSECTIONS={SECTION}"), f"-DMATRICES={SECTION}"
 
 PRODUCTS = {
     "rows": Product(("-DSTORE",)),
@@ -77,9 +80,9 @@ PRODUCTS = {
     "update": Product(("-DUPDATE",)),
     "both": Product(("-DSTORE", "-DUPDATE")),
     "both, slabs": Product(("-DSTORE", "-DUPDATE", f"-DSLABS={SLABS}")),
-    "tile": Product(("-DSTORE", "-DNEAR"), tile=True, without=("two",)),
-    "symmetric tile": Product(("-DSTORE", "-DNEAR", "-DSYMMETRIC"), tile=True, simd=True, without=("two",)),
-    "tile update": Product(("-DUPDATE",), tile=True, without=("two",)),
+    "tile": Product(("-DSTORE", "-DNEAR", _MATRICES), tile=True, without=("two",)),
+    "symmetric tile": Product(("-DSTORE", "-DNEAR", "-DSYMMETRIC", _MATRICES), tile=True, simd=True, without=("two",)),
+    "tile update": Product(("-DUPDATE", _MATRICES), tile=True, without=("two",)),
     "sections": Product(_SECTIONS, layout=DENSE.name, without=("two", "few")),
     "sections, one group": Product(_SECTIONS, simd=True, layout=DENSE.name, without=("two", "few"), single=True),
 }
@@ -140,7 +143,7 @@ def stored(profile: Profile, dtype: str) -> Variant:
 
     The program has the OpenCL kernels gather_tile, mirror_rows and add_between.
     """
-    made = *options(profile, dtype), f"-DSLABS={SLABS}"
+    made = *options(profile, dtype), f"-DSLABS={SLABS}", _MATRICES
     return Variant(f"stored {dtype}", sources.cl("gram/stored"), made, "gather_tile")
 
 

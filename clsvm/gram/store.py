@@ -136,7 +136,7 @@ class StoredGram(Operator):
 
     def __init__(self, stream: Stream, store: Store, rows: Rows, kernel: Any, vectors: Operator | None = None) -> None:
         self.stream, self.rows, self.kernel, self._store, self._vectors = stream, rows, kernel, store, vectors
-        self.width = vectors.width if vectors else _WHOLE
+        self.width, self.at_once = (vectors.width, vectors.at_once) if vectors else (_WHOLE, True)
         self._update = stream.variant(programs.update(stream.profile, rows.dtype))
         given = programs.stored(stream.profile, rows.dtype)
         self._gather_tile, self._add_between = (stream.variant(given, name) for name in ("gather_tile", "add_between"))
@@ -159,14 +159,13 @@ class StoredGram(Operator):
         panel.rows = rows
 
     def tile(self, panel: Panel, tile: Tile) -> None:
-        profile = self.stream.profile
-        gram = self._vectors
-        if gram and programs.gather_cost(profile, self.rows.n_pad, panel.capacity) >= gram.rows.tile_cost:
+        profile, gram, W = self.stream.profile, self._vectors, panel.capacity // tile.matrices
+        if gram and programs.gather_cost(profile, self.rows.n_pad, W) >= gram.rows.tile_cost:
             gram.gather(panel, tile.rows, tile.count)
             gram.tile(panel, tile)
             return
-        size = (1 if profile.style == "simd" else self.rows.lanes, panel.capacity)
-        given = tile.rows, panel.capacity, tile.reused, int(tile.symmetric), tile.out
+        size = (1 if profile.style == "simd" else self.rows.lanes, W, tile.matrices)
+        given = tile.rows, W, tile.reused, int(tile.symmetric), tile.out
         self._gather_tile(size, None, self._store.arguments(), *given)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
@@ -181,10 +180,12 @@ class StoredGram(Operator):
             size = programs.update_range(self.stream.profile, update.n)
             self._update(*size, self._store._replace(slot=panel.rows).arguments(), update.arguments(), count)
 
-    def between(self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None) -> None:
-        given = self._store._replace(slot=at).arguments()
+    def between(
+        self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None, matrices: int = 1
+    ) -> None:
+        given, size = self._store._replace(slot=at).arguments(), (panel.capacity // matrices, matrices)
         assert update  # solvers omit ``update`` only for operators with ``by_blocks``, which is false here
-        self._add_between((panel.capacity,), None, given, right.rows, count, update.D, update.c)
+        self._add_between(size, None, given, right.rows, right.capacity // matrices, count, update.D, update.c)
 
 
 def nbytes(n: int, dtype: str) -> int:

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.products import Operator
+from clsvm.gram.products import Operator, counts
 from clsvm.opencl.stream import Buffer, Stream, join_arrays
 from clsvm.problem import Constraint, Problem, Subproblem, Vector
 from clsvm.report import Status
@@ -222,12 +222,12 @@ class _Batch:
         self.problem = Problem(lo, hi, q, kind.constraint, kind.epsilon)
         wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.epsilon]), q))
         blank = np.zeros((B, W)), np.zeros((B, 4)), np.zeros((B, W), np.uint8)
-        numbers = gradients.counts([B * W, *(len(subproblem.rows) for subproblem in subproblems)])
+        self._sizes = [len(subproblem.rows) for subproblem in subproblems]
+        self._counts = stream.upload(counts((m, m) for m in self._sizes))
         # One buffer on the device holds all arrays of this batch of subproblems.
-        self._buffer, parts, *_ = join_arrays(stream, [*wide, *blank, ws, *numbers])
+        self._buffer, parts, *_ = join_arrays(stream, [*wide, *blank, ws, np.array([B * W], np.int32)])
         self._state, (self._linear, self._delta, self._counters, made, self._ws) = View(*parts[:5]), parts[5:10]
-        all_rows, *self._row_counts = parts[10:]
-        self.panel, self.at = gradients.gathered(gram, self.positions, all_rows)
+        self.panel, self.at = gradients.gathered(gram, self.positions, parts[10])
         # ``source`` is OpenCL code with which the SMO kernel computes single rows of K. None: the kernel gets all of K.
         possible = stream.profile.style == "simd" and kind.constraint is not Constraint.SPLIT
         given = gram.row_source(self.panel) if possible and rows_on_demand(gram, W) else None
@@ -237,14 +237,11 @@ class _Batch:
 
     def tiles(self) -> None:
         """Compute the tile of each subproblem of the batch. A tile is the kernel matrix among a subproblem's rows."""
-        stream, gram, W = self.stream, self.gram, self.W
-        for p, (subproblem, count) in enumerate(zip(self.subproblems, self._row_counts, strict=True)):
-            part, rows = gram.part(self.panel, p * W, W, count), stream.part(self.at, 4 * p * W, 4 * W)
-            gradients.tile(gram, part, rows, count, self.Q, p, len(subproblem.rows))
+        gradients.tiles(self.gram, self.panel, self.at, self._counts, self.Q, self._sizes)
 
     def free(self) -> None:
         self.stream.finish()
-        self.stream.free(self._buffer, self.at, *self.panel.buffers())
+        self.stream.free(self._buffer, self._counts, self.at, *self.panel.buffers())
 
     def run(self) -> list[Result]:
         """Solve the subproblems of the batch; return their results."""

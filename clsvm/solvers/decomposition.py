@@ -29,7 +29,7 @@ from time import perf_counter
 
 import numpy as np
 
-from clsvm.gram.products import Operator, Tile
+from clsvm.gram.products import Operator, Tile, counts
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem, Vector
 from clsvm.solvers.kernel_rows import KernelRows
@@ -73,7 +73,7 @@ class Solver(Loop):
         self.W, stride = self._working_set(gram)
         self.stay = self.W // 2 if self.W >= LEAST else 0
         self.selection = Selection(gram, problem.constraint, self.W, stride)
-        self._count = stream.upload(np.array([stride], np.int32))
+        self._count = stream.upload(counts([(stride, stride)]))
         self._allocate()
         self._smo = SmoKernel(stream, self.dtype, stride, problem.constraint)
         self._mirror = mirror(stream, self.dtype)

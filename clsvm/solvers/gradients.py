@@ -2,7 +2,7 @@
 
 A subproblem is the dual problem over some rows of a data set, with coefficients b and linear term q. The tile of a
 subproblem is the kernel matrix among the rows of the subproblem. The batch solver solves several subproblems together.
-It pads the tiles of these subproblems to one size, W x W values. :func:`tile` computes a tile, and
+It pads the tiles of these subproblems to one size, W x W values. :func:`tiles` computes the tiles, and
 :func:`respond_tiles` computes gradients from tiles. Both use the dtype in which the device stores the rows.
 
 The batch solver can check gradients in float64. For this check, :func:`responses` computes the gradients of chosen
@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.gram.layouts.record import Panel
-from clsvm.gram.products import Operator, Tile, Update
-from clsvm.opencl.stream import Buffer, join_arrays
+from clsvm.gram.products import Operator, Tile, Update, counts
+from clsvm.gram.programs import SECTION
+from clsvm.opencl.stream import Buffer
 from clsvm.problem import Vector
 from clsvm.solvers.state import RESPOND, mirror, respond
 
@@ -84,10 +85,11 @@ def _method(gram: Operator, request: GradientRequest) -> Callable[[Operator, lis
     where K(rows, support) takes longer. Otherwise :func:`_from_products` is chosen.
     """
     stream, rows, support = gram.stream, len(request.rows), len(request.support)
-    m = len(np.union1d(request.rows, request.support))
-    W, budget = _round_up(gram, m, UNIT), min(stream.largest, int(TILES * (stream.limit - stream.allocated)))
-    if mirrors(gram) and m * m / 2 <= SYMMETRIC * rows * support and budget >= 8 * W * W:
-        return _from_tiles
+    if mirrors(gram):
+        m = len(np.union1d(request.rows, request.support))
+        W, budget = _round_up(gram, m, UNIT), min(stream.largest, int(TILES * (stream.limit - stream.allocated)))
+        if m * m / 2 <= SYMMETRIC * rows * support and budget >= 8 * W * W:
+            return _from_tiles
     few = FEW_FACTOR * rows <= support and 8 * rows * support <= FEW_BYTES
     return _from_transposes if few and gram.by_blocks else _from_products
 
@@ -107,9 +109,9 @@ def _from_tile(gram: Operator, request: GradientRequest) -> Vector:
     m, W = len(positions), _round_up(gram, len(positions), UNIT)
     q, b, at = np.zeros(W), np.zeros(W), positions.searchsorted(request.rows)
     q[at], b[positions.searchsorted(request.support)] = request.q, request.b
-    count, Q, f = stream.upload(np.array([m], np.int32)), stream.buffer(8 * W * W), stream.buffer(8 * W)
+    count, Q, f = stream.upload(counts([(m, m)])), stream.buffer(8 * W * W), stream.buffer(8 * W)
     (panel, rows), weights, linear = gathered(gram, _padded([positions], W, -1), count), stream.wide(b), stream.wide(q)
-    tile(gram, panel, rows, count, Q, 0, m)
+    tiles(gram, panel, rows, count, Q, [m])
     respond_tiles(gram, (1, W), Q, weights, linear, f)
     found = stream.read_wide(f, W)[at]
     stream.free(count, Q, f, rows, weights, linear, *panel.buffers())
@@ -123,8 +125,8 @@ def _from_transposes(gram: Operator, requests: list[GradientRequest]) -> list[Ve
     """
     found = []
     with _panels(gram, [request.support for request in requests], [request.rows for request in requests]) as parts:
-        out = gram.stream.buffer(8 * max(panel.capacity * right.capacity for panel, _, right, _ in parts))
-        for request, (panel, at, right, count) in zip(requests, parts, strict=True):
+        out = gram.stream.buffer(8 * max(panel.capacity * right.capacity for panel, _, right, *_ in parts))
+        for request, (panel, at, right, count, _, _) in zip(requests, parts, strict=True):
             gram.between(panel, at, right, count, out, None)
             K = gram.stream.read(out, np.float64, (right.capacity, panel.capacity))
             found.append(np.asarray(K[: len(request.rows), : len(request.support)] @ request.b + request.q))
@@ -142,10 +144,10 @@ def _from_products(gram: Operator, requests: list[GradientRequest]) -> list[Vect
     with _panels(gram, rows, support) as parts:
         D = stream.wide(_padded([request.b for request in requests], S, 0))
         c = stream.wide(_padded([request.q for request in requests], R, 0))
-        for i, (panel, at, right, count) in enumerate(parts):
-            m, vectors = panel.capacity, right.capacity
-            update = Update(1, m, stream.part(c, 8 * i * R, 8 * m), stream.part(D, 8 * i * S, 8 * vectors), vectors)
-            gram.between(panel, at, right, count, None, update)
+        for panel, at, right, count, first, matrices in parts:
+            sums, weights = (stream.part(x, 8 * first * k, 8 * matrices * k) for x, k in ((c, R), (D, S)))
+            update = Update(1, panel.capacity // matrices, sums, weights, right.capacity // matrices)
+            gram.between(panel, at, right, count, None, update, matrices)
         found = stream.read_wide(c, (len(requests), R))
         stream.free(D, c)
     return [values[: len(request.rows)] for request, values in zip(requests, found, strict=True)]
@@ -154,28 +156,48 @@ def _from_products(gram: Operator, requests: list[GradientRequest]) -> list[Vect
 @contextmanager
 def _panels(
     gram: Operator, left: list[NDArray[np.int32]], right: list[NDArray[np.int32]]
-) -> Iterator[list[tuple[Panel, Buffer, Panel, Buffer]]]:
+) -> Iterator[list[tuple[Panel, Buffer, Panel, Buffer, int, int]]]:
     """Gather on the device the rows U and R of several kernel matrices K(U, R).
 
     :meth:`Operator.between` writes the values of such a matrix transposed, as K(R, U). Yield a list with a tuple
-    (panel, at, right, count) for each matrix, the arguments of :meth:`Operator.between`: a buffer with the rows U, a
-    buffer with the positions of U, a buffer with the rows R, and a buffer with the number of rows R.
+    (panel, at, right, count, first, matrices) for each call of :meth:`Operator.between` that the matrices need: a
+    buffer with the rows U, a buffer with the positions of U, a buffer with the rows R, a buffer with the sizes, the
+    index of the call's first matrix, and the number of its matrices.
 
     left: for each matrix, the positions of the rows U in the device's order of rows.
     right: for each matrix, the positions of the rows R in the device's order of rows.
     """
-    stream, parts, sizes = gram.stream, [], [*zip(map(len, left), map(len, right), strict=True)]
+    stream, sizes = gram.stream, [*zip(map(len, left), map(len, right), strict=True)]
     A, B = (_round_up(gram, max(map(len, vectors)), ALIGN) for vectors in (left, right))
     all_rows = stream.upload(np.array([len(sizes) * max(A, B)], np.int32))
     panel, at = gathered(gram, _padded(left, A, -1), all_rows)
     others, of = gathered(gram, _padded(right, B, -1), all_rows)
-    numbers, each, *_ = join_arrays(stream, counts([number for some in sizes for number in some]))
-    for i, some in enumerate(sizes):
-        (a, b), (count, other_count) = (_round_up(gram, size) for size in some), each[2 * i : 2 * i + 2]
-        one, positions = gram.part(panel, i * A, a, count), stream.part(at, 4 * i * A, 4 * a)
-        parts.append((one, positions, gram.part(others, i * B, b, other_count), other_count))
-    yield parts
+    numbers = stream.upload(counts((b, a) for a, b in sizes))
+    if gram.at_once:
+        yield [(panel, at, others, numbers, 0, len(sizes))]
+    else:
+        parts = []
+        for i, (a, b) in enumerate(sizes):
+            one, positions, count = _part(gram, panel, at, numbers, (i, A, _round_up(gram, a)))
+            parts.append((one, positions, gram.part(others, i * B, _round_up(gram, b), count), count, i, 1))
+        yield parts
     stream.free(all_rows, at, of, numbers, *panel.buffers(), *others.buffers())
+
+
+def _part(
+    gram: Operator, panel: Panel, at: Buffer, numbers: Buffer, which: tuple[int, int, int]
+) -> tuple[Panel, Buffer, Buffer]:
+    """Return the part of a panel for one of several matrices, with the part's positions and sizes.
+
+    panel: buffer of rows of X for several matrices.
+    at: buffer with the positions of these rows.
+    numbers: buffer with the sizes of all matrices (products.counts).
+    which: index of the matrix, number of rows of the panel for each matrix, and number of rows of the returned part.
+    """
+    (index, each, capacity), stream = which, gram.stream
+    count = stream.part(numbers, 4 * SECTION * index, 4 * SECTION)
+    part = gram.part(panel, index * each, capacity, count)
+    return part, stream.part(at, 4 * index * each, 4 * capacity), count
 
 
 def mirrors(gram: Operator) -> bool:
@@ -186,21 +208,27 @@ def mirrors(gram: Operator) -> bool:
     return gram.stream.profile.style == "simd" and gram.rows.tile_cost >= MIRRORED
 
 
-def tile(gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, index: int, most: int) -> None:
-    """Compute the kernel matrix among some rows, and store it as matrix number ``index`` of the buffer Q.
+def tiles(gram: Operator, panel: Panel, rows: Buffer, numbers: Buffer, Q: Buffer, sizes: Sequence[int]) -> None:
+    """Compute several kernel matrices, each among some rows, and store them one after another in the buffer Q.
 
-    Q is a sequence of matrices of W x W values, where W is the number of rows that ``panel`` can hold.
+    Each matrix has W x W values. ``panel`` has room for W rows of each matrix.
 
     panel: buffer with the features of the rows.
     rows: buffer with the positions of the rows in the device's order of rows.
-    count: buffer with the number of rows.
-    most: upper bound of the number of rows.
+    numbers: buffer with the sizes of the matrices (products.counts).
+    sizes: number of rows of each matrix.
     """
-    W, real, symmetric = panel.capacity, np.dtype(gram.rows.dtype).itemsize, mirrors(gram)
-    out = gram.stream.part(Q, real * index * W * W, real * W * W)
-    gram.tile(panel, Tile(rows, count, out, symmetric=symmetric, most=most))
+    stream, number, symmetric = gram.stream, len(sizes), mirrors(gram)
+    W, itemsize = panel.capacity // number, np.dtype(gram.rows.dtype).itemsize
+    if gram.at_once:
+        gram.tile(panel, Tile(rows, numbers, Q, symmetric=symmetric, most=max(sizes), matrices=number))
+    else:
+        for p, most in enumerate(sizes):
+            part, at, count = _part(gram, panel, rows, numbers, (p, W, W))
+            out = stream.part(Q, itemsize * p * W * W, itemsize * W * W)
+            gram.tile(part, Tile(at, count, out, symmetric=symmetric, most=most))
     if symmetric:
-        mirror(gram.stream, gram.rows.dtype)(W, 0, out)
+        mirror(stream, gram.rows.dtype, number)(W, 0, Q)
 
 
 def respond_tiles(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Buffer, f: Buffer) -> None:
@@ -226,11 +254,6 @@ def gathered(gram: Operator, positions: NDArray[np.int32], count: Buffer) -> tup
     panel, at = gram.panel(positions.size, square=True), gram.stream.upload(positions.ravel())
     gram.gather(panel, at, count)
     return panel, at
-
-
-def counts(numbers: Sequence[int]) -> list[NDArray[np.int32]]:
-    """Return each number as an int32 array of one entry, the form in which OpenCL kernels get counts."""
-    return [np.array([number], np.int32) for number in numbers]
 
 
 def _padded(vectors: Sequence[NDArray[Any]], size: int, value: int) -> NDArray[Any]:

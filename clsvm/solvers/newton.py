@@ -33,7 +33,8 @@ from numpy.typing import DTypeLike, NDArray
 from scipy.linalg import get_blas_funcs, get_lapack_funcs, lapack
 
 from clsvm.gram.layouts.record import Panel
-from clsvm.gram.products import Tile
+from clsvm.gram.products import Tile, counts
+from clsvm.gram.programs import SECTION
 from clsvm.opencl.stream import Buffer
 from clsvm.problem import Problem, Vector
 from clsvm.solvers import certificate
@@ -533,7 +534,7 @@ class Newton:
         stream, m, n = self._stream, len(factor.rows), len(rows)
         panel = self._gram.panel(_round_up(min(BLOCK, m + max(0, n - BLOCK)) + min(BLOCK, n)), square=True)
         W = panel.capacity
-        buffers = [stream.buffer(nbytes) for nbytes in (4 * W, 4, self._dtype.itemsize * W**2)]
+        buffers = [stream.buffer(nbytes) for nbytes in (4 * W, 4 * SECTION, self._dtype.itemsize * W**2)]
         grown = all(self._extend(factor, rows[first : first + BLOCK], panel, buffers) for first in range(0, n, BLOCK))
         stream.finish()
         stream.free(*buffers, *panel.buffers())
@@ -574,7 +575,7 @@ class Newton:
         places = np.full(W, -1, np.int32)
         places[:m] = gram.rows.position[np.concatenate([known, others])]
         stream.write(at, places)
-        stream.write(count, np.array([m], np.int32))
+        stream.write(count, counts([(m, m)]))
         whole = k - k % max(gram.rows.lanes, gram.width)
         gram.gather(panel, at, count)
         gram.tile(panel, Tile(at, count, out, whole, symmetric=True, most=m))

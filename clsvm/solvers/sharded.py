@@ -36,7 +36,7 @@ from clsvm.distribute import Lost, Parts, Request, count_losses, split
 from clsvm.gram import exact, layouts, precision, programs
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Plan
-from clsvm.gram.products import Gram, Tile, Update
+from clsvm.gram.products import Gram, Tile, Update, counts
 from clsvm.kernels import Kernel
 from clsvm.kernels.expression import Extent
 from clsvm.opencl.stream import Stream
@@ -121,7 +121,7 @@ class WorkingSet:
             at = np.full(W, -1, np.int32)
             at[:w] = rows.position
             here = np.where(at >= 0, np.arange(W), -1).astype(np.int32)
-            count, ws = stream.upload(np.array([W], np.int32)), stream.upload(here)
+            count, ws = stream.upload(counts([(W, W)])), stream.upload(here)
             panel, places = gathered(gram, at, count)
             gram.tile(panel, Tile(places, count, self._Q, symmetric=True))
             self._mirror(W, 0, self._Q)

@@ -128,14 +128,15 @@ def carry(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
     return lambda W, half, Q: kernel((half, half), (SQUARE, SQUARE), W, half, Q)
 
 
-def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
+def mirror(stream: Stream, dtype: str, matrices: int = 1) -> Callable[[int, int, Buffer], None]:
     """Return a function that copies the computed half of a symmetric kernel matrix Q (W, W) to the other half.
 
-    The arguments of the function are W, ``reused`` and Q. The square Q[:reused, :reused] is complete already.
+    The arguments of the function are W, ``reused`` and Q. The square Q[:reused, :reused] is complete already. The
+    buffer Q may hold several such ``matrices``, one after another.
     """
     kernel = stream.variant(copies(stream.profile, dtype), "mirror")
-    side, square = (SQUARE, None) if stream.profile.style == "simd" else (1, (SQUARE, SQUARE))
-    return lambda W, reused, Q: kernel((W // side, (W - reused) // side), square, W, reused, Q)
+    side, square = (SQUARE, None) if stream.profile.style == "simd" else (1, (SQUARE, SQUARE, 1))
+    return lambda W, reused, Q: kernel((W // side, (W - reused) // side, matrices), square, W, reused, Q)
 
 
 def max_working_set(stream: Stream) -> float:

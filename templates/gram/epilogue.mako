@@ -9,6 +9,10 @@ c and D hold doubles, or pairs of floats. D[p] has ``capacity`` numbers, and c[p
 SECTIONS: U is divided into ranges of rows (sections), each with its own array c. Item s of the launch's dimension 2
 takes section s. Three numbers from count[SECTIONS * s] on describe a section: its number of rows, its first row in the
 buffer of U (``panel``), and the number of its array c.
+MATRICES: X is in a panel, too, and the launch computes a matrix K for each index m of dimension 2. The rows X of matrix
+m follow those of matrix m - 1, and so do the rows U. With the macro STORE, a matrix has ld rows X and slab_rows rows U,
+and the stored matrices follow each other in K0. With the macro UPDATE, it has n rows X and ``capacity`` rows U, and its
+own c and D. Two numbers from count[MATRICES * m] on are the numbers of rows U and X that are used.
 PAST: if the store is larger than the caches, SIMD kernels write whole cache lines around the caches, so that no cache
 line is read before it is written. NEAR turns PAST off for values that are read soon.
 </%doc>
@@ -26,8 +30,28 @@ line is read before it is written. NEAR turns PAST off for values that are read 
 #define SECTION                                                                        \
   count += SECTIONS * get_global_id(2), panel += (size_t)count[1] * d, uu += count[1]; \
   D += count[1], c += (size_t)count[2] * problems * n;
+#elif defined(MATRICES)
+#ifdef STORE
+#define MATRIX_ROWS ld
+#define MATRIX_COLUMNS slab_rows
+#define MATRIX_OUTPUT K0 += matrix * slab_rows * ld;
+#else
+#define MATRIX_ROWS n
+#define MATRIX_COLUMNS capacity
+#define MATRIX_OUTPUT D += matrix * problems * capacity, c += matrix * problems * n;
+#endif
+#define SECTION                                                                                             \
+  const size_t matrix = get_global_id(2);                                                                       \
+  count += MATRICES * matrix, values += matrix * MATRIX_ROWS * d, xx += matrix * MATRIX_ROWS;                              \
+  panel += matrix * MATRIX_COLUMNS * d, uu += matrix * MATRIX_COLUMNS;                                                \
+  MATRIX_OUTPUT
 #else
 #define SECTION
+#endif
+#ifdef MATRICES  // the last lane group of the launch, plus 1
+#define GROUPS_END(end) min(end, (count[1] + V - 1) / V)
+#else
+#define GROUPS_END(end) (end)
 #endif
 #ifdef UPDATE
 #define UPDATE_PARAMETERS , const int problems, const long n, global wide *restrict c, global const wide *restrict D, const int capacity

@@ -51,7 +51,10 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
     global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
     global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
-  const int lid = get_local_id(0), mine = group0 + get_group_id(0) * GROUPS + lid / NX, end = group0 + groups;
+  SECTION
+  const int first = group0 + get_group_id(0) * GROUPS, end = GROUPS_END(group0 + groups);
+  if (first >= end) return;
+  const int lid = get_local_id(0), mine = first + lid / NX;
   const int g = min(mine, end - 1);  // an index past the end repeats the last lane group; its values are dropped
   const size_t row = (size_t)g * V + lid % NX * RX, out = row - base;
   const int total = count[0];

@@ -61,7 +61,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
     global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
   SECTION
-  const int first = group0 + get_group_id(0) * GROUPS, present = min(GROUPS, group0 + groups - first);
+  const int first = group0 + get_group_id(0) * GROUPS, present = min(GROUPS, GROUPS_END(group0 + groups) - first);
+  if (present <= 0) return;
   const size_t row = (size_t)first * V, out = row - base;
   const int total = count[0];
   const int lid = get_local_id(0), tx = lid % NX, ty = lid / NX;

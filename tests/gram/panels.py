@@ -7,7 +7,7 @@ import numpy as np
 
 from clsvm.gram import layouts
 from clsvm.gram.partition import Partition
-from clsvm.gram.products import Gram, Operator, Store, Tile, Update
+from clsvm.gram.products import Gram, Operator, Store, Tile, Update, counts
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Stream
 
@@ -36,7 +36,7 @@ def gathered(stream: Stream, gram: Operator, rows: int | Sequence[int] | np.ndar
     panel = gram.panel(len(numbers), square=square)
     at = np.full(panel.capacity, -1, np.int32)
     at[: len(numbers)] = np.where(numbers >= 0, gram.rows.position[numbers], -1)
-    made = Gathered(panel, stream.upload(at), stream.upload(np.array([len(numbers)], np.int32)))
+    made = Gathered(panel, stream.upload(at), stream.upload(counts([(len(numbers),) * 2])))
     gram.gather(*made)
     return made
 

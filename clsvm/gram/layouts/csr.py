@@ -205,7 +205,9 @@ class CsrReader(Reader):
         # a product with all rows of X does not read the kernel argument ``rows``; self.norms is only a placeholder
         yield from self.over_panel(groups, panel, self.norms, panel, count)
 
-    def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
+    def over_panel(
+        self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer, matrices: int = 1
+    ) -> Iterator[Launch]:
         """Copy the rows U of a product K(R, U) to the buffer ``right`` block by block. Yield a launch for each block.
 
         The launch computes the kernel values between the rows R and the block of U. The buffer ``rows`` lists positions

@@ -315,13 +315,15 @@ class LaneReader(Reader):
                 arguments = (part.values, r.at, self.norms, r.length, count, panel.values, panel.uu)
                 yield Launch(some.start, len(some), arguments, panel.capacity // panel.width)
 
-    def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
-        if panel.capacity > self._panels[0]:
-            at = np.arange(0, panel.capacity, self.rows.lanes, dtype=np.int64) * max(self.rows.length, 1)
-            self._panels = panel.capacity, self.stream.upload(at)
+    def over_panel(
+        self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer, matrices: int = 1
+    ) -> Iterator[Launch]:
+        if panel.capacity // matrices > self._panels[0]:
+            at = np.arange(0, panel.capacity // matrices, self.rows.lanes, dtype=np.int64) * max(self.rows.length, 1)
+            self._panels = panel.capacity // matrices, self.stream.upload(at)
         at = self._panels[1]
         arguments = (panel.values, Columns(at, at, at), panel.uu, self.rows.length, count, right.values, right.uu)
-        yield Launch(groups.start, len(groups), arguments, right.capacity // right.width)
+        yield Launch(groups.start, len(groups), arguments, right.capacity // matrices // right.width)
 
 
 class Lanes(Layout):

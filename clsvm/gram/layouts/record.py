@@ -378,7 +378,9 @@ class Reader(ABC):
         """
 
     @abstractmethod
-    def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Launch]:
+    def over_panel(
+        self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer, matrices: int = 1
+    ) -> Iterator[Launch]:
         """Yield the launches of a product K(R, U) between rows R of one panel and rows U of another.
 
         A panel is a buffer with copies of some rows of X.
@@ -388,6 +390,8 @@ class Reader(ABC):
         rows: buffer with the position in X of each row of ``panel``.
         right: the panel whose first rows are U.
         count: buffer with the number of rows U.
+        matrices: number of products of each launch. Each panel is divided into as many equal parts. Only layouts with
+            the attribute ``shared`` allow more than 1.
         """
 
 
@@ -513,8 +517,8 @@ class Layout(ABC):
 
         - V; UB, the number of rows in a block of U (:meth:`width`); and INDEX, the type of a column number;
         - STORE to store the values of K; UPDATE to add their weighted sums to an array (programs.PRODUCTS);
-        - SECTIONS to add up the values of K separately over several ranges of the rows U. A kernel that supports
-          SECTIONS must begin its body with the macro SECTION.
+        - SECTIONS to add up the values of K separately over several ranges of the rows U, and MATRICES to compute
+          several products. A kernel that supports either must begin its body with the macro SECTION.
         """
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
