@@ -297,16 +297,18 @@ class LaneReader(Reader):
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         r, stream = self.rows, self.stream
-        if fresh and not (r.at.dense and panel.filled):  # clear the buffer, unless dense rows overwrite all of it
+        if fresh and not r.at.dense:
             stream.clear(panel.values, panel.nbytes)
             stream.clear(panel.uu, panel.capacity * self.real.itemsize)
-        panel.filled = True
         if panel.shape not in self._gathers:
             self._gathers[panel.shape] = stream.variant(gather(stream.profile, r.dtype, r.d, panel.shape))
         size = (panel.capacity, 1 if stream.profile.style == "simd" else 32)
+        blank = fresh and r.at.dense and not panel.filled  # whether the buffer may hold uninitialised numbers
+        panel.filled = True
+        outcome = self.norms, r.length, count, rows, panel.values, panel.uu
         for part in r.parts:
-            arguments = part, r.at, int(r.at.dense), self.norms, r.length, count, rows, panel.values, panel.uu
-            self._gathers[panel.shape](size, None, *arguments)
+            self._gathers[panel.shape](size, None, part, r.at, int(r.at.dense), int(blank), *outcome)
+            blank = False
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
         r = self.rows
