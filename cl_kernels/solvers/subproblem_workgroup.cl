@@ -26,14 +26,19 @@
 // The violation is the largest gradient of rows whose coefficient can fall, minus the smallest gradient of rows whose
 // coefficient can rise. The solve ends when the violation is at most ``tolerance``, or at most ``shrink`` times its
 // first value. It also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
+// Numbers of each row k of the solve, in the type of Q (as in subproblem_simd.cl):
+//   F      F = f - (m + M) / 2, with the smallest m and the largest M at the start of the solve. So F is near 0 for the
+//          rows that change, and has small rounding errors.
+//   up     the derivative of the objective to the right of b_k, minus f_k, or infinity if b_k cannot rise
+//   low    the derivative of the objective to the left of b_k, minus f_k, or -infinity if b_k cannot fall
 // Work-items: one work-group of WG items solves one problem p. Item l takes the rows l, l + WG, ... of the working set,
 // and keeps their coefficients, bounds and gradients in registers. Consecutive items read consecutive addresses of a
 // row of Q. The rows of a part belong to items of whole sub-groups (least.cl). So the same reduction finds the choice of
 // the working set and the choice of each part.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
-// has its own candidate for row i, and its own violation. The larger violation counts. The group of the chosen row j
+// has its own candidate for row i, its own m and M, and its own violation. The larger violation counts. The group of the chosen row j
 // gives row i. An iteration changes one pair.
-// NO_BIAS: the sum of b is free. An iteration changes single coefficients, in place of pairs. The slope of row k is the
+// NO_BIAS: the sum of b is free, and F is f. An iteration changes single coefficients, in place of pairs. The slope of row k is the
 // absolute value of its gradient if the objective falls when b_k moves within its bounds, and otherwise 0. The violation
 // is the largest slope. Each part chooses the row with the largest gain slope^2 / Q_kk. t_a may be negative.
 #ifndef EACH
@@ -51,6 +56,8 @@
 #endif
 #define OF(each, g) ((g) == 0 ? (each)[0] : (each)[GROUPS - 1])  // constant indices keep the array in registers
 #define IN_SET(row) ((uint)(row) < (uint)W)  // false for -1 and INT_MAX, which stand for no row
+#define UP(b, hi) (wide_less(b, hi) ? wide_real(right_of(wide_of(0), b, epsilon_term)) : (real)INFINITY)
+#define LOW(b, lo) (wide_less(lo, b) ? wide_real(left_of(wide_of(0), b, epsilon_term)) : (real)-INFINITY)
 
 // Hold the pairs of an iteration in local memory.
 //   first      number of the pair that was chosen from the whole working set
@@ -63,8 +70,8 @@
 //   inverse    1 / curve[a * PAIRS + a]
 typedef struct {
   int first, i[PAIRS], j[PAIRS];
-  wide at_i[PAIRS], at_j[PAIRS], rise[PAIRS], fall[PAIRS], t[PAIRS];
-  real curve[PAIRS * PAIRS], inverse[PAIRS];
+  wide rise[PAIRS], fall[PAIRS], t[PAIRS];
+  real at_i[PAIRS], at_j[PAIRS], curve[PAIRS * PAIRS], inverse[PAIRS];
 } Pairs;
 
 // Return minus the gain of the pair (i, k), whose derivatives differ by ``gap``. The result is 0 if gap <= 0.
@@ -89,11 +96,11 @@ INLINED void find_curves(local Pairs *pairs, global const real *Q, const int W) 
 #ifdef NO_BIAS
 #define LOWEST(pairs, a) wide_neg((pairs)->fall[a])
 #define HIGHEST(pairs, a) (pairs)->rise[a]
-#define SLOPE(pairs, a) wide_neg((pairs)->at_i[a])
+#define SLOPE(pairs, a) -(pairs)->at_i[a]
 #else
 #define LOWEST(pairs, a) wide_of(0)
 #define HIGHEST(pairs, a) wide_min((pairs)->rise[a], (pairs)->fall[a])
-#define SLOPE(pairs, a) wide_sub((pairs)->at_j[a], (pairs)->at_i[a])
+#define SLOPE(pairs, a) ((pairs)->at_j[a] - (pairs)->at_i[a])
 #endif
 
 // Find numbers t_a that minimise the objective approximately: first t_a of the first pair alone, then by SWEEPS sweeps
@@ -103,10 +110,10 @@ INLINED void find_curves(local Pairs *pairs, global const real *Q, const int W) 
 INLINED void sweep(local volatile Pairs *pairs) {
   real t[PAIRS], slope[PAIRS];
 #pragma unroll
-  for (int a = 0; a < PAIRS; ++a) t[a] = 0, slope[a] = wide_real(SLOPE(pairs, a));
+  for (int a = 0; a < PAIRS; ++a) t[a] = 0, slope[a] = SLOPE(pairs, a);
 #if PAIRS > 1
   const int first = pairs->first;
-  const real alone = fmin(fmax(wide_real(SLOPE(pairs, first)) * pairs->inverse[first], wide_real(LOWEST(pairs, first))),
+  const real alone = fmin(fmax(SLOPE(pairs, first) * pairs->inverse[first], wide_real(LOWEST(pairs, first))),
                           wide_real(HIGHEST(pairs, first)));
 #pragma unroll
   for (int c = 0; c < PAIRS; ++c) {
@@ -147,21 +154,37 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   local real gains[2 * ENTRIES_EACH];
   local int indices[2 * ENTRIES_EACH];
 #ifndef NO_BIAS
-  local wide values[2 * ENTRIES_EACH];
+  local real values[2 * ENTRIES_EACH];
 #endif
 #if GROUPS == 2
   local int group_of_j;
 #endif
   local Pairs pairs;
   const wide epsilon_term = epsilon[0];
-  wide F[EACH], B[EACH], L[EACH], H[EACH];
-  real diagonal[EACH];
+  wide B[EACH], L[EACH], H[EACH];
+  real F[EACH], up[EACH], low[EACH], diagonal[EACH];
   for (int e = 0; e < EACH; ++e) {
     const int k = e * WG + lid, i = k < W ? ws[k] : -1;
-    F[e] = B[e] = L[e] = H[e] = wide_of(0);
-    if (i >= 0) F[e] = f[base + i], B[e] = b[base + i], L[e] = lo[base + i], H[e] = hi[base + i];
+    B[e] = L[e] = H[e] = wide_of(0), F[e] = 0;
+    if (i >= 0) F[e] = wide_real(f[base + i]), B[e] = b[base + i], L[e] = lo[base + i], H[e] = hi[base + i];
+    up[e] = UP(B[e], H[e]), low[e] = LOW(B[e], L[e]);
     diagonal[e] = k < W ? Q[(size_t)k * W + k] : (real)0;
   }
+#ifndef NO_BIAS
+  for (int g = 0; g < GROUPS; ++g) {
+    real m = INFINITY, M = INFINITY;  // M is the smallest -f of rows that can fall
+    int ignored = INT_MAX, unused_too = INT_MAX;
+    for (int e = 0; e < EACH; ++e)
+      if (GROUP(L[e]) == g) m = fmin(m, F[e] + up[e]), M = fmin(M, -(F[e] + low[e]));
+    real_least_2(&m, &ignored, &M, &unused_too, values, indices);
+    const wide middle = wide_of(isfinite(m) && isfinite(M) ? (m - M) / 2 : (real)0);
+    for (int e = 0; e < EACH; ++e) {
+      const int k = e * WG + lid, i = k < W ? ws[k] : -1;
+      if (i >= 0 && GROUP(L[e]) == g) F[e] = wide_real(wide_sub(f[base + i], middle));
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);  // the next reduction writes to the memory that this one read
+  }
+#endif
   const long left = budget - counters[0];
   const int limit = left < most ? (int)max(left, 0L) : most;
   barrier(CLK_GLOBAL_MEM_FENCE);
@@ -174,8 +197,8 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
         for (int a = 0; a < PAIRS; ++a) {
           const int k = e * WG + lid, i = pairs.i[a], j = pairs.j[a];
           if (k < W && i >= 0) {
-            const wide q = wide_of(Q[(size_t)i * W + k]);
-            F[e] = wide_fma(pairs.t[a], j < 0 ? q : wide_sub(q, wide_of(Q[(size_t)j * W + k])), F[e]);
+            const real q = Q[(size_t)i * W + k];
+            F[e] = fma(wide_real(pairs.t[a]), j < 0 ? q : q - Q[(size_t)j * W + k], F[e]);
           }
         }
 #ifdef NO_BIAS
@@ -184,8 +207,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid;
       if (k < W) {
-        const real right = wide_real(right_of(F[e], B[e], epsilon_term)), left = wide_real(left_of(F[e], B[e], epsilon_term));
-        const real gap = right < 0 && wide_less(B[e], H[e]) ? -right : left > 0 && wide_less(L[e], B[e]) ? left : (real)0;
+        const real right = F[e] + up[e], left = F[e] + low[e], gap = right < 0 ? -right : fmax(left, (real)0);
         const real gain = -gap * gap / fmax(diagonal[e], (real)TAU);
         if (-gap < most_gap) most_gap = -gap, ignored = k;
         if (gain < best) best = gain, chosen = k;
@@ -199,33 +221,29 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     int i;
     real_least_in(lid % PAIRS, 1, &gain, &i, gains, indices);
     if (lid < PAIRS) {
-      pairs.at_i[lid] = pairs.at_j[lid] = pairs.rise[lid] = pairs.fall[lid] = wide_of(0);
+      pairs.at_i[lid] = pairs.at_j[lid] = 0, pairs.rise[lid] = pairs.fall[lid] = wide_of(0);
       pairs.i[lid] = IN_SET(i) && !(gain > LEAST_GAIN * best) ? i : -1, pairs.j[lid] = -1;
       if (i == chosen) pairs.first = lid;
     }
 #else
-    wide m[GROUPS], M[GROUPS];  // smallest f of rows that can rise, smallest -f of rows that can fall
+    real m[GROUPS], M[GROUPS];  // smallest F of rows that can rise, smallest -F of rows that can fall
     int first[GROUPS];
     float violation = -INFINITY;
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g) {
-      m[g] = M[g] = WIDE_MAX;
+      m[g] = M[g] = INFINITY;
       int ignored = first[g] = INT_MAX;
       for (int e = 0; e < EACH; ++e) {
         const int k = e * WG + lid;
-        if (k < W) {
-          const bool mine = GROUP(L[e]) == g;
-          const wide a = wide_pick(mine && wide_less(B[e], H[e]), right_of(F[e], B[e], epsilon_term), WIDE_MAX);
-          const wide c = wide_pick(mine && wide_less(L[e], B[e]), wide_neg(left_of(F[e], B[e], epsilon_term)), WIDE_MAX);
-          if (wide_less(a, m[g])) m[g] = a, first[g] = k;
-          if (wide_less(c, M[g])) M[g] = c, ignored = k;
-        }
+        const bool mine = k < W && GROUP(L[e]) == g;
+        if (mine && F[e] + up[e] < m[g]) m[g] = F[e] + up[e], first[g] = k;
+        if (mine && -(F[e] + low[e]) < M[g]) M[g] = -(F[e] + low[e]), ignored = k;
       }
-      wide_least_2(&m[g], &first[g], &M[g], &ignored, values, indices);
+      real_least_2(&m[g], &first[g], &M[g], &ignored, values, indices);
 #if GROUPS == 2
       barrier(CLK_LOCAL_MEM_FENCE);  // the next group's reduction writes to the memory that this one read
 #endif
-      if (first[g] < INT_MAX && ignored < INT_MAX) violation = fmax(violation, -(float)wide_real(wide_add(M[g], m[g])));
+      if (first[g] < INT_MAX && ignored < INT_MAX) violation = fmax(violation, -(float)(M[g] + m[g]));
     }
     if (steps == 0) stop = fmax(tolerance, shrink * violation);
     if (!(violation > stop) || steps >= limit) break;
@@ -233,23 +251,22 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     real best = 0;  // minus the largest gain
     int partner = INT_MAX;
 #if PAIRS > 1
-    wide own_m, least;
-    real own_best = 0;
+    real own_m, least, own_best = 0;
     int own_first, own_partner = INT_MAX, i;
-    wide_least_in(MY_PART, 0, &own_m, &own_first, values, indices);
-    wide_least_in(lid % PAIRS, 0, &least, &i, values, indices);  // before the next reduction writes to ``indices``
+    real_least_in(MY_PART, 0, &own_m, &own_first, values, indices);
+    real_least_in(lid % PAIRS, 0, &least, &i, values, indices);  // before the next reduction writes to ``indices``
 #endif
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid, g = GROUP(L[e]), other = OF(first, g);
       if (k < W && wide_less(L[e], B[e])) {
-        const wide at_k = left_of(F[e], B[e], epsilon_term);
+        const real at_k = F[e] + low[e];
         if (other < INT_MAX) {
-          const real gain = gain_of(wide_real(wide_sub(at_k, OF(m, g))), Q, W, other, k, diagonal[e]);
+          const real gain = gain_of(at_k - OF(m, g), Q, W, other, k, diagonal[e]);
           if (gain < best) best = gain, partner = k;
         }
 #if PAIRS > 1
         if (IN_SET(own_first)) {
-          const real gain = gain_of(wide_real(wide_sub(at_k, own_m)), Q, W, own_first, k, diagonal[e]);
+          const real gain = gain_of(at_k - own_m, Q, W, own_first, k, diagonal[e]);
           if (gain < own_best) own_best = gain, own_partner = k;
         }
 #endif
@@ -273,7 +290,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const bool apart = IN_SET(i) && IN_SET(j) && i != partner && j != partner && !(gain > LEAST_GAIN * best);
 #endif
     if (lid < PAIRS) {
-      pairs.at_i[lid] = pairs.at_j[lid] = pairs.rise[lid] = pairs.fall[lid] = wide_of(0);
+      pairs.at_i[lid] = pairs.at_j[lid] = 0, pairs.rise[lid] = pairs.fall[lid] = wide_of(0);
 #if PAIRS > 1
       pairs.i[lid] = i == first[0] || apart ? i : -1, pairs.j[lid] = i == first[0] ? partner : j;
       if (i == first[0]) pairs.first = lid;
@@ -290,19 +307,17 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
       for (int a = 0; a < PAIRS; ++a) {
         const int k = e * WG + lid;
         if (k == pairs.i[a]) {
-          const wide right = right_of(F[e], B[e], epsilon_term);
-          pairs.rise[a] = wide_sub(top_of(B[e], H[e]), B[e]), pairs.at_i[a] = right;
+          pairs.rise[a] = wide_sub(top_of(B[e], H[e]), B[e]), pairs.at_i[a] = F[e] + up[e];
 #ifdef NO_BIAS
           // Where the derivative jumps, the coefficient moves only in the direction of its derivative.
-          const wide left = left_of(F[e], B[e], epsilon_term), down = wide_sub(B[e], bottom_of(B[e], L[e]));
-          const bool rises = wide_less(right, wide_of(0)) && wide_less(B[e], H[e]), jumps = wide_less(left, right);
-          pairs.fall[a] = wide_pick(jumps && rises, wide_of(0), down);
-          if (!rises) pairs.at_i[a] = left;
+          const bool rises = F[e] + up[e] < 0, jumps = low[e] < up[e];
+          pairs.fall[a] = wide_pick(jumps && rises, wide_of(0), wide_sub(B[e], bottom_of(B[e], L[e])));
+          if (!rises) pairs.at_i[a] = F[e] + low[e];
           if (jumps && !rises) pairs.rise[a] = wide_of(0);
         }
 #else
         } else if (pairs.i[a] >= 0 && k == pairs.j[a]) {
-          pairs.fall[a] = wide_sub(B[e], bottom_of(B[e], L[e])), pairs.at_j[a] = left_of(F[e], B[e], epsilon_term);
+          pairs.fall[a] = wide_sub(B[e], bottom_of(B[e], L[e])), pairs.at_j[a] = F[e] + low[e];
         }
 #endif
       }
@@ -319,7 +334,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
         const wide top = top_of(B[e], H[e]), bottom = bottom_of(B[e], L[e]);
         const bool full = !wide_less(change, wide_sub(top, B[e])), empty = !wide_less(wide_sub(bottom, B[e]), change);
         const wide moved = wide_pick(full, top, wide_pick(empty, bottom, wide_add(B[e], change)));
-        if (is_i || is_j) B[e] = moved;
+        if (is_i || is_j) B[e] = moved, up[e] = UP(moved, H[e]), low[e] = LOW(moved, L[e]);
       }
   }
   for (int e = 0; e < EACH; ++e) {
