@@ -66,12 +66,13 @@
 //   rise       largest number that can be added to b_i
 //   fall       largest number that can be subtracted from b_j, or without a bias from b_i
 //   t          number to add to b_i, and to subtract from b_j
+//   step       t in the type of Q
 //   curve      curve[a * PAIRS + c] is the second derivative of the objective by t_a and t_c
 //   inverse    1 / curve[a * PAIRS + a]
 typedef struct {
   int first, i[PAIRS], j[PAIRS];
   wide rise[PAIRS], fall[PAIRS], t[PAIRS];
-  real at_i[PAIRS], at_j[PAIRS], curve[PAIRS * PAIRS], inverse[PAIRS];
+  real at_i[PAIRS], at_j[PAIRS], step[PAIRS], curve[PAIRS * PAIRS], inverse[PAIRS];
 } Pairs;
 
 // Return minus the gain of the pair (i, k), whose derivatives differ by ``gap``. The result is 0 if gap <= 0.
@@ -139,7 +140,8 @@ INLINED void sweep(local volatile Pairs *pairs) {
     const bool least = !(t[a] > wide_real(lowest)), most = !(t[a] < wide_real(highest));
     const wide inside = wide_min(wide_max(wide_of(t[a]), lowest), highest);
     // Limits that are equal as ``real`` may differ as ``wide``: the slope then says which one is reached.
-    pairs->t[a] = wide_pick(most && (slope[a] > 0 || !least), highest, wide_pick(least, lowest, inside));
+    const wide found = wide_pick(most && (slope[a] > 0 || !least), highest, wide_pick(least, lowest, inside));
+    pairs->t[a] = found, pairs->step[a] = wide_real(found);
   }
 }
 
@@ -198,7 +200,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
           const int k = e * WG + lid, i = pairs.i[a], j = pairs.j[a];
           if (k < W && i >= 0) {
             const real q = Q[(size_t)i * W + k];
-            F[e] = fma(wide_real(pairs.t[a]), j < 0 ? q : q - Q[(size_t)j * W + k], F[e]);
+            F[e] = fma(pairs.step[a], j < 0 ? q : q - Q[(size_t)j * W + k], F[e]);
           }
         }
 #ifdef NO_BIAS
@@ -258,7 +260,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
 #endif
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid, g = GROUP(L[e]), other = OF(first, g);
-      if (k < W && wide_less(L[e], B[e])) {
+      if (k < W && low[e] > -INFINITY) {
         const real at_k = F[e] + low[e];
         if (other < INT_MAX) {
           const real gain = gain_of(at_k - OF(m, g), Q, W, other, k, diagonal[e]);
@@ -302,40 +304,41 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     }
 #endif
     barrier(CLK_LOCAL_MEM_FENCE);
+    int side[EACH];  // 2 a if the item's row is row i of pair a, 2 a + 1 if it is row j, -1 if it is in no pair
 #pragma unroll
-    for (int e = 0; e < EACH; ++e)
+    for (int e = 0; e < EACH; ++e) {
+      side[e] = -1;
       for (int a = 0; a < PAIRS; ++a) {
         const int k = e * WG + lid;
-        if (k == pairs.i[a]) {
-          pairs.rise[a] = wide_sub(top_of(B[e], H[e]), B[e]), pairs.at_i[a] = F[e] + up[e];
-#ifdef NO_BIAS
-          // Where the derivative jumps, the coefficient moves only in the direction of its derivative.
-          const bool rises = F[e] + up[e] < 0, jumps = low[e] < up[e];
-          pairs.fall[a] = wide_pick(jumps && rises, wide_of(0), wide_sub(B[e], bottom_of(B[e], L[e])));
-          if (!rises) pairs.at_i[a] = F[e] + low[e];
-          if (jumps && !rises) pairs.rise[a] = wide_of(0);
-        }
-#else
-        } else if (pairs.i[a] >= 0 && k == pairs.j[a]) {
-          pairs.fall[a] = wide_sub(B[e], bottom_of(B[e], L[e])), pairs.at_j[a] = F[e] + low[e];
-        }
-#endif
+        side[e] = k == pairs.i[a] ? 2 * a : pairs.i[a] >= 0 && k == pairs.j[a] ? 2 * a + 1 : side[e];
       }
+      const int a = side[e] / 2;
+      if (side[e] >= 0 && side[e] % 2 == 0) {
+        pairs.rise[a] = wide_sub(top_of(B[e], H[e]), B[e]), pairs.at_i[a] = F[e] + up[e];
+#ifdef NO_BIAS
+        // Where the derivative jumps, the coefficient moves only in the direction of its derivative.
+        const bool rises = F[e] + up[e] < 0, jumps = low[e] < up[e];
+        pairs.fall[a] = wide_pick(jumps && rises, wide_of(0), wide_sub(B[e], bottom_of(B[e], L[e])));
+        if (!rises) pairs.at_i[a] = F[e] + low[e];
+        if (jumps && !rises) pairs.rise[a] = wide_of(0);
+#endif
+      } else if (side[e] >= 0) {
+        pairs.fall[a] = wide_sub(B[e], bottom_of(B[e], L[e])), pairs.at_j[a] = F[e] + low[e];
+      }
+    }
     find_curves(&pairs, Q, W);
     barrier(CLK_LOCAL_MEM_FENCE);
     if (lid == 0) sweep(&pairs);
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
-    for (int e = 0; e < EACH; ++e)
-      for (int a = 0; a < PAIRS; ++a) {
-        const int k = e * WG + lid;
-        const bool is_i = k == pairs.i[a], is_j = pairs.i[a] >= 0 && k == pairs.j[a];
-        const wide change = is_j ? wide_neg(pairs.t[a]) : pairs.t[a];
-        const wide top = top_of(B[e], H[e]), bottom = bottom_of(B[e], L[e]);
-        const bool full = !wide_less(change, wide_sub(top, B[e])), empty = !wide_less(wide_sub(bottom, B[e]), change);
-        const wide moved = wide_pick(full, top, wide_pick(empty, bottom, wide_add(B[e], change)));
-        if (is_i || is_j) B[e] = moved, up[e] = UP(moved, H[e]), low[e] = LOW(moved, L[e]);
-      }
+    for (int e = 0; e < EACH; ++e) {
+      if (side[e] < 0) continue;
+      const wide t = pairs.t[side[e] / 2], change = side[e] % 2 ? wide_neg(t) : t;
+      const wide top = top_of(B[e], H[e]), bottom = bottom_of(B[e], L[e]);
+      const bool full = !wide_less(change, wide_sub(top, B[e])), empty = !wide_less(wide_sub(bottom, B[e]), change);
+      B[e] = wide_pick(full, top, wide_pick(empty, bottom, wide_add(B[e], change)));
+      up[e] = UP(B[e], H[e]), low[e] = LOW(B[e], L[e]);
+    }
   }
   for (int e = 0; e < EACH; ++e) {
     const int k = e * WG + lid;
