@@ -17,7 +17,7 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
 from clsvm.problem import Constraint
-from clsvm.solvers.state import copies, respond, selection, subproblem
+from clsvm.solvers.state import mirroring, respond, selection, subproblem
 
 DTYPES = "float32", "float64"
 
@@ -46,7 +46,7 @@ def fixed(profile: Profile) -> Iterator[Variant]:
             yield subproblem(profile, dtype, profile.working_set, constraint)
             if profile.style == "simd" and constraint in (Constraint.BIAS, Constraint.NONE):
                 yield subproblem(profile, dtype, profile.working_set, constraint, stored_rows())
-        for program in update, copies, respond, stored, back:
+        for program in update, mirroring, respond, stored, back:
             yield program(profile, dtype)
         yield back(profile, dtype, exact=True)
         yield from programs(profile, dtype)

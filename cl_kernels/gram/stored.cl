@@ -11,22 +11,21 @@
 // in:  rows          rows[u] is the row number in K of row u of Q and of column u of Q. -1 stands for no row.
 // in:  slot_of       A slot is the place of one stored row. Row i of K is stored in slot slot_of[i]. If slot_of[i] is
 //                    -1, row i is not stored. If the pointer slot_of is null, row i is stored in slot i.
-// in:  reused        The first ``reused`` columns of Q are not written.
-// in:  symmetric     If symmetric is 1, values Q[u][v] with u >= reused and v > u are not written either. The caller
-//                    then launches the kernel ``mirror`` (carry.cl). In each row u >= reused, ``mirror`` sets
-//                    Q[u][v] = Q[v][u] for v < reused and for v > u.
+// in:  first, end    Only the columns first .. end - 1 of Q are written.
+// in:  symmetric     If symmetric is 1, values Q[u][v] with first <= u < v are not written either, for u < end. The
+//                    caller then launches the kernel ``mirror`` (mirror.cl), which completes the rows first .. end - 1.
 // Dimension 2 of the launch is the number of matrices Q, each with its own ``rows``. They follow each other in memory.
 // Work-items: the index in dimension 1 is the row u of Q. All work-items with the same index in dimension 1 copy this
 // row together, and neighbouring work-items write consecutive values. A single work-item copies a row on CPUs.
 kernel EXPLICIT void gather_tile(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
-                          global const int *restrict rows, const int capacity, const int reused,
+                          global const int *restrict rows, const int capacity, const int first, const int end,
                           const int symmetric, global real *restrict Q) {
   rows += get_global_id(2) * capacity, Q += get_global_id(2) * capacity * capacity;
   const int u = get_global_id(1), row = rows[u], s = row >= 0 && slot_of ? slot_of[row] : row;
-  const int end = symmetric && u >= reused ? u + 1 : capacity;
+  const int stop = symmetric && u >= first && u < end ? u + 1 : end;
   global real *restrict to = Q + (size_t)u * capacity;
   global const real *restrict from = STORED_ROW(max(s, 0));
-  for (int v = reused + get_global_id(0); v < end; v += get_global_size(0)) {
+  for (int v = first + get_global_id(0); v < stop; v += get_global_size(0)) {
     const int column = rows[v];
     to[v] = s >= 0 && column >= 0 ? from[max(column, 0)] : (real)0;
   }

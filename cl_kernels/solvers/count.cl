@@ -199,9 +199,9 @@ INLINED int last_bin(const int quota, const int pieces, global const int *counts
 }
 
 // Write the indices of the chosen rows to the working set ws, and set in_set[i] = 1 for each chosen row i.
-// The first ``stay`` entries of ws are rows of the previous working set, and are left unchanged. The next ``quota``
-// entries are for the rows of side 0, and the ``quota`` entries after them are for the rows of side 1. In problems
-// without a bias, side 1 has no rows, and ws has no entries for side 1.
+// From index ``first`` on, ``quota`` entries of ws are for the rows of side 0, and the ``quota`` entries after them are
+// for the rows of side 1. In problems without a bias, side 1 has no rows, and ws has no entries for side 1. All other
+// entries of ws are rows of the previous working set, and are left unchanged.
 // Side 0 has the rows whose violation of the optimality conditions shrinks if their coefficient rises. Side 1 has the
 // rows whose violation shrinks if their coefficient falls.
 // The kernel ``histogram`` counted the rows of each side in bins by their violation. Bins with lower numbers have rows
@@ -212,7 +212,7 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict epsilon, global uchar *restrict in_set,
                     global const wide *restrict numbers, global const int *restrict places,
-                    global const int *restrict counts, const int quota, const int stay, global int *restrict ws) {
+                    global const int *restrict counts, const int quota, const int first, global int *restrict ws) {
   const int piece = get_group_id(0), pieces = get_num_groups(0), lid = get_local_id(0);
   local int scratch[SCAN], sums[RUN_OF_BINS];
   Extremes e[GROUPS];
@@ -252,7 +252,7 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
       if (better) to = better_rank;
       if (tie && tie_rank < ties[side]) to = quota - ties[side] + tie_rank;
       if (to >= 0) {
-        ws[stay + side * quota + to] = i;
+        ws[first + side * quota + to] = i;
         in_set[i] = 1;
       }
       better_at[side] += both & 0xffff, tie_at[side] += both >> 16;

@@ -10,17 +10,17 @@
 //            and miss_D become 0. The rows of the misses are then computed and stored in the cache, so that the solve
 //            finds in the cache all kernel values that it needs.
 //   used     the number of entries of ws in use, which are the first ``used`` entries. Some of them may be -1.
-//   stay     the number of entries that remain in the working set: the last ``stay`` of the first ``used`` entries
+//   first, leaving   the entries first .. first + leaving - 1 leave the working set
 // In and out:
 //   slot_of     slot_of[row] is the row's slot in the cache, or -1
 //   owner       owner[slot] is the row in the slot, or -1
-//   ws          (W,), row numbers, or -1 for no row. The entries that remain in the working set move to the beginning
-//               of ws. All other entries become -1.
+//   ws          (W,), row numbers, or -1 for no row. The entries that leave the working set become -1.
 //   in_set      in_set[row] says whether a row is in the working set
 //   counters    counters[1] is increased by the number of misses.
 //               counters[2] is increased by the number of misses if ``capacity`` is not 0. Each miss then gets a slot.
-//               counters[3] is increased by the number of idle rows if ``all`` is 0. A row is idle if it was new in
-//               this working set and the solve changed none of its coefficients.
+//               counters[3] is increased by the number of idle rows if ``all`` is 0. A row is idle if the solve
+//               changed none of its coefficients and the row stays in the working set. If all rows leave, rows that
+//               leave are counted too.
 // Out, for the hits (the arrays have space for ``stride`` rows):
 //   hits        hits[0] is the number of hits
 //   hit_slot    (stride,), the slots of the hits
@@ -36,7 +36,7 @@
 // A miss may get the slot of a hit of the same call, because other kernels read the hits before they store the misses.
 // Work-items: one work-group.
 kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
-    const int problems, const int W, const int used, const int stay, const int capacity, const int all,
+    const int problems, const int W, const int used, const int first, const int leaving, const int capacity, const int all,
     global int *restrict ws, global uchar *restrict in_set, global const wide *restrict delta,
     global int *restrict slot_of, global int *restrict owner, global int *restrict hits,
     global int *restrict hit_slot, global wide *restrict hit_D,
@@ -55,7 +55,8 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
       changed = changed || wide_less(d, wide_of(0)) || wide_less(wide_of(0), d);
     }
     const int slot = changed && capacity > 0 ? slot_of[row] : -1;
-    const int idle = !all && row >= 0 && !changed && e >= stay;
+    const bool leaves = e >= first && e < first + leaving;
+    const int idle = !all && row >= 0 && !changed && (!leaves || leaving == used);
     int hits_here, misses_here;  // one scan sums hits in bits 0 to 15 and idle rows from bit 16 on
     const int hit = hit_total + (group_scan((changed && slot >= 0) + (idle << 16), scratch, &hits_here) & 0xffff) - 1;
     const int miss = miss_total + group_scan(changed && slot < 0, scratch, &misses_here) - 1;
@@ -79,14 +80,9 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
   barrier(CLK_GLOBAL_MEM_FENCE);
   for (int k = lid; k < cached; k += WG) owner[miss_slot[k]] = miss_row[k], slot_of[miss_row[k]] = miss_slot[k];
   for (int k = miss_total + lid; k < stride; k += WG) miss_row[k] = -1;
-  for (int k = lid; k < used - stay; k += WG)  // the first used - stay rows leave the working set
+  for (int k = first + lid; k < first + leaving; k += WG) {
     if (ws[k] >= 0) in_set[ws[k]] = 0;
-  barrier(CLK_GLOBAL_MEM_FENCE);
-  for (int k0 = 0; k0 < W; k0 += WG) {
-    const int k = k0 + lid, row = k < stay ? ws[k + used - stay] : -1;
-    barrier(CLK_GLOBAL_MEM_FENCE);
-    if (k < W) ws[k] = row;
-    barrier(CLK_GLOBAL_MEM_FENCE);
+    ws[k] = -1;
   }
   if (lid == 0) {
     hits[0] = hit_total, misses[0] = miss_total;

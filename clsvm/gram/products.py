@@ -132,14 +132,11 @@ class Tile(NamedTuple):
     out
         buffer for the matrix. The number of values in each row is the number of rows for which the panel, or its part,
         has room.
-    reused
-        number of leading columns that are not computed: out[u, v] is computed only for v >= reused. For v < reused and
-        u >= reused, the caller can copy out[u, v] from out[v, u]. For v < reused and u < reused, the caller must have
-        out[u, v] already, or must not need it.
+    first, end
+        out[u, v] is computed for first <= v < end only. ``end`` = 0 stands for the number of values in a row of
+        ``out``.
     symmetric
-        whether values out[u, v] with reused <= u < v may be left out too. The caller can copy them from out[v, u].
-    most
-        upper bound of the number of rows. 0 means that the upper bound is the number of values in a row of ``out``.
+        whether values out[u, v] with first <= u < v < end may be left out too. The caller can copy them from out[v, u].
     matrices
         number of matrices. Only operators with the attribute ``at_once`` compute more than one.
     """
@@ -147,9 +144,9 @@ class Tile(NamedTuple):
     rows: Buffer
     count: Buffer
     out: Buffer
-    reused: int = 0
+    first: int = 0
+    end: int = 0
     symmetric: bool = False
-    most: int = 0
     matrices: int = 1
 
 
@@ -390,7 +387,7 @@ class Gram(Operator):
         W, V = panel.capacity // tile.matrices, self.rows.lanes
         store = Store((tile.out,), W, W, self.slot(W))
         product = "symmetric tile" if tile.symmetric and self.stream.profile.style == "simd" else "tile"
-        groups = range(tile.reused // V, -(-(tile.most or W) // V))
+        groups = range(tile.first // V, -(-(tile.end or W) // V))
         passes = self.reader.over_panel(groups, panel, tile.rows, panel, tile.count, tile.matrices)
         _run(self._launches(product, panel, passes, 0, store, None, tile.matrices))
 

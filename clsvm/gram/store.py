@@ -165,7 +165,7 @@ class StoredGram(Operator):
             gram.tile(panel, tile)
             return
         size = (1 if profile.style == "simd" else self.rows.lanes, W, tile.matrices)
-        given = tile.rows, W, tile.reused, int(tile.symmetric), tile.out
+        given = tile.rows, W, tile.first, tile.end or W, int(tile.symmetric), tile.out
         self._gather_tile(size, None, self._store.arguments(), *given)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:

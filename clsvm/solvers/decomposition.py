@@ -12,7 +12,7 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; ThunderSVM and
 
     repeat until stopped (an outer iteration):
         ws   <- half of the last working set, and the rows with the largest KKT violations  state.py
-        Q    <- K(ws, ws); values among rows that stayed are copied from the previous Q     gram.tile, carry.cl
+        Q    <- K(ws, ws); values among rows that stay remain                               gram.tile, mirror.cl
         b_ws <- solution of the dual over the coefficients of ws, by SMO                    subproblem_*.cl
         f    <- f + K(., c) delta, for the rows c whose coefficients changed by delta;      rowcache.cl, update.cl
                 rows of K that are not in the row cache are computed                        gram
@@ -43,7 +43,6 @@ from clsvm.solvers.state import (
     SmoKernel,
     State,
     View,
-    carry,
     max_working_set,
     mirror,
 )
@@ -77,7 +76,6 @@ class Solver(Loop):
         self._allocate()
         self._smo = SmoKernel(stream, self.dtype, stride, problem.constraint)
         self._mirror = mirror(stream, self.dtype)
-        self._carry = carry(stream, self.dtype)
         self._set_view()
         self.rows = KernelRows(self.state, self.selection, self.panel, settings)
         self.newton: Newton | None = None
@@ -107,6 +105,7 @@ class Solver(Loop):
         change = self.state.load(problem, start, settings.known_gradient)
         self.rows.begin(settings)
         self.selection.clear()
+        self._new = range(self.W)
         if self.newton:
             self.newton.release()
         newton_possible = problem.constraint is not Constraint.COUPLED
@@ -207,19 +206,21 @@ class Solver(Loop):
         return made
 
     def _step(self) -> None:
-        rows, stay = self.rows, self.stay if self.history.outer else 0
+        rows, half = self.rows, self.W - self.stay
         with self._lap("select"):
-            self.selection.choose(self.view, stay)
+            self.selection.choose(self.view, self._new)
         if rows.rows_before_tile:
             with self._lap("rows"):
-                rows.plan(self.W, all_rows=True)
+                rows.plan(range(0), all_rows=True)
                 rows.compute_misses(add=False)
         with self._lap("tile"):
-            self._tile(stay)
+            self._tile(self._new)
         with self._lap("subproblem"):
             self._solve_set(Limits.of(self.settings.tol, self.settings.max_iter, self.W))
         with self._lap("update"):
-            rows.plan(self.stay)
+            # The two halves of the working set leave in turn. After the first solve, every row is new.
+            self._new = range(half) if self._new.stop == self.W else range(half, self.W)
+            rows.plan(self._new)
             rows.add_hits()
         # If ``rows_before_tile`` is set, the row cache has all rows of K for this iteration, and none is computed here.
         with self._lap("rows"):
@@ -245,24 +246,25 @@ class Solver(Loop):
             self.stream.flush()
         self.history.add_seconds(part, started)
 
-    def _tile(self, stay: int) -> None:
+    def _tile(self, new: range) -> None:
         """Make Q = K(ws, ws), the kernel matrix among the rows of the working set ws.
 
-        The first ``stay`` rows were also in the previous working set. Kernel values among them are copied from the
-        previous Q if ``stay`` is a multiple of the OpenCL kernels' block sizes. Half of the other values are computed,
-        and the rest follow by symmetry.
+        Only the rows at the places ``new`` were not in the previous working set. The kernel values among the other rows
+        remain in Q if the halves of the working set are multiples of the OpenCL kernels' block sizes. Half of the other
+        values are computed, and the rest follow by symmetry.
         """
-        gram, panel, half = self.state.gram, self.panel, self.W // 2
+        gram, panel = self.state.gram, self.panel
         ws, Q, W = self.selection.ws, self.Q, panel.capacity
-        known = half if stay and self._has_tile and half % max(gram.rows.lanes, SQUARE) == 0 else 0
-        if known:
-            self._carry(W, known, Q)
+        if not self._has_tile or len(new) > self.stay or self.stay % max(gram.rows.lanes, SQUARE):
+            new = range(W)
+        elif new.start:
+            new = range(new.start, W)  # with the places behind the working set, which the kernels compute too
         if self.rows.rows_before_tile:
-            self.rows.tile(ws, W, known, Q)
+            self.rows.tile(ws, W, new, Q)
         else:
             gram.gather(panel, ws, self._count)
-            gram.tile(panel, Tile(ws, self._count, Q, known, symmetric=True))
-        self._mirror(W, known, Q)
+            gram.tile(panel, Tile(ws, self._count, Q, new.start, new.stop, symmetric=True))
+        self._mirror(W, new, Q)
         self._has_tile = True
 
     def _solve_set(self, limits: Limits) -> None:

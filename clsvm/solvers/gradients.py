@@ -221,14 +221,14 @@ def tiles(gram: Operator, panel: Panel, rows: Buffer, numbers: Buffer, Q: Buffer
     stream, number, symmetric = gram.stream, len(sizes), mirrors(gram)
     W, itemsize = panel.capacity // number, np.dtype(gram.rows.dtype).itemsize
     if gram.at_once:
-        gram.tile(panel, Tile(rows, numbers, Q, symmetric=symmetric, most=max(sizes), matrices=number))
+        gram.tile(panel, Tile(rows, numbers, Q, end=max(sizes), symmetric=symmetric, matrices=number))
     else:
         for p, most in enumerate(sizes):
             part, at, count = _part(gram, panel, rows, numbers, (p, W, W))
             out = stream.part(Q, itemsize * p * W * W, itemsize * W * W)
-            gram.tile(part, Tile(at, count, out, symmetric=symmetric, most=most))
+            gram.tile(part, Tile(at, count, out, end=most, symmetric=symmetric))
     if symmetric:
-        mirror(stream, gram.rows.dtype, number)(W, 0, Q)
+        mirror(stream, gram.rows.dtype, number)(W, range(W), Q)
 
 
 def respond_tiles(gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Buffer, f: Buffer) -> None:

@@ -243,19 +243,19 @@ class KernelRows:
         """
         return copy_cost(self.state.stream.profile) if self.rows_before_tile else self.state.gram.rows.tile_cost
 
-    def plan(self, stay: int, all_rows: bool = False) -> None:
+    def plan(self, leaving: range, all_rows: bool = False) -> None:
         """List the rows of the working set whose coefficients changed, in two lists: hits and misses.
 
         A row i is a hit if its kernel values K(i, X) with all rows X are in the row cache, and else a miss.
 
-        The method also makes room for the next working set. The last ``stay`` rows of the list of the working set move
-        to the front of the list, and all other rows are removed from the list.
+        The method also makes room for the next working set: the rows at the places ``leaving`` leave the working set.
 
         all_rows: list all rows of the working set, whether their coefficients changed or not.
         """
         state, selection, hits = self.state, self.selection, self.hits
         group = state.stream.profile.group
-        sizes = (state.P, selection.stride, selection.W, stay, self.cache.capacity, int(all_rows))
+        places = selection.W, leaving.start, len(leaving)
+        sizes = (state.P, selection.stride, *places, self.cache.capacity, int(all_rows))
         changed = (hits.count, hits.slot, hits.D, self.misses, self.panel.capacity)
         directory, sets = (self.cache.slot_of, self.cache.owner), (selection.ws, selection.in_set)
         self._plan((group,), (group,), sizes, sets, self.delta, directory, changed, selection.counters)
@@ -324,16 +324,17 @@ class KernelRows:
         at = self.state.gram.rows.position
         return np.sort(at[self.slots()[at] < 0])
 
-    def tile(self, rows: Buffer, W: int, known: int, Q: Buffer) -> None:
-        """Copy values of Q (W, W), the kernel matrix of W rows, from rows of K in the row cache.
+    def tile(self, rows: Buffer, W: int, new: range, Q: Buffer) -> None:
+        """Copy the columns Q[:, new] of the kernel matrix Q (W, W) of W rows from rows of K in the row cache.
 
-        Q is symmetric, and already has the values among its first ``known`` rows. The method copies Q[:known, known:]
-        and the lower triangle of Q[known:, known:]. The caller adds the other values by symmetry.
+        Of the square Q[new, new] only the lower triangle is copied. The caller adds the other values by symmetry.
 
         rows: buffer with the positions of W rows in the device's order of rows.
         """
         size = (1 if self.state.stream.profile.style == "simd" else self.state.gram.rows.lanes, W)
-        self._gather_tile(size, None, self.cache.store(self.cache.slot_of).arguments(), rows, W, known, 1, Q)
+        self._gather_tile(
+            size, None, self.cache.store(self.cache.slot_of).arguments(), rows, W, new.start, new.stop, 1, Q
+        )
 
     def prefetch_pays(self, computed: int) -> bool:
         """Return whether to compute all rows of K in advance, because the solve will likely need most of them.

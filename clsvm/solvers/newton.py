@@ -578,7 +578,7 @@ class Newton:
         stream.write(count, counts([(m, m)]))
         whole = k - k % max(gram.rows.lanes, gram.width)
         gram.gather(panel, at, count)
-        gram.tile(panel, Tile(at, count, out, whole, symmetric=True, most=m))
+        gram.tile(panel, Tile(at, count, out, whole, m, symmetric=True))
         K = stream.read(out, self._dtype, (W, W))
         return np.concatenate([K[:whole, k:m], K[k:m, whole:k].T]), K[k:m, k:m].copy()
 

@@ -124,7 +124,7 @@ class WorkingSet:
             count, ws = stream.upload(counts([(W, W)])), stream.upload(here)
             panel, places = gathered(gram, at, count)
             gram.tile(panel, Tile(places, count, self._Q, symmetric=True))
-            self._mirror(W, 0, self._Q)
+            self._mirror(W, range(W), self._Q)
             f, b, lo, hi = (stream.wide(np.concatenate([values, np.zeros(W - w)])) for values in numbers)
             state = f, b, lo, hi, self._epsilon, stream.zeros(8 * W), self._counters
             self._steps(1, W, ws, self._Q, state, limits)
@@ -556,7 +556,7 @@ class Shard:
         selection.find_extremes(self.state.view)
         optimality, _ = selection.optimality()
         selection.merge_extremes(change.least, change.most)
-        selection.choose(self.state.view, change.stay)
+        selection.choose(self.state.view, range(change.stay, selection.W))
         ws = stream.read(selection.ws, np.int32, selection.W)[change.stay :]
         ws = ws[ws >= 0]
         f, chosen = stream.read_wide(self.state.f, rows.n_pad), rows.order[ws]

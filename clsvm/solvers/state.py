@@ -105,38 +105,25 @@ def respond(profile: Profile, dtype: str) -> Variant:
     return Variant(f"respond {dtype}", sources.cl("solvers/respond"), (*record.options(profile, dtype),), "respond")
 
 
-SQUARE = 16  # carry.cl copies blocks of SQUARE x SQUARE values; must equal SIDE in carry.cl
+SQUARE = 16  # mirror.cl copies blocks of SQUARE x SQUARE values; must equal SIDE in mirror.cl
 
 
-def copies(profile: Profile, dtype: str) -> Variant:
-    """Return the program with two OpenCL kernels that copy values within Q, the kernel matrix of a working set's rows.
+def mirroring(profile: Profile, dtype: str) -> Variant:
+    """Return the program that completes a kernel matrix by symmetry (:func:`mirror`)."""
+    return Variant(f"mirror {dtype}", sources.cl("solvers/mirror"), (*record.options(profile, dtype),), "mirror")
 
-    Some rows of a working set were also in the last working set, at other positions. ``carry`` copies the kernel values
-    between these rows to their new places in Q. ``mirror`` copies half of Q to the other half by symmetry.
+
+def mirror(stream: Stream, dtype: str, matrices: int = 1) -> Callable[[int, range, Buffer], None]:
+    """Return a function that completes a kernel matrix Q (W, W) among the rows of a working set, by symmetry.
+
+    The arguments of the function are W, ``new`` and Q. The columns Q[:, new] have been computed, except for some values
+    Q[k, v] with k < v and k in ``new``. The function copies the missing values, and sets Q[new, :] to the transpose of
+    Q[:, new]. ``new`` begins and ends at multiples of SQUARE. The buffer Q may hold several such ``matrices``, one
+    after another.
     """
-    return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*record.options(profile, dtype),), "carry")
-
-
-def carry(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
-    """Return a function that copies Q[half : 2 * half, half : 2 * half] to Q[:half, :half] for a matrix Q (W, W).
-
-    The arguments of the function are W, ``half`` and Q. ``half`` is a multiple of SQUARE.
-    """
-    kernel = stream.variant(copies(stream.profile, dtype), "carry")
-    if stream.profile.style == "simd":
-        return lambda W, half, Q: kernel((1, half // SQUARE), None, W, half, Q)
-    return lambda W, half, Q: kernel((half, half), (SQUARE, SQUARE), W, half, Q)
-
-
-def mirror(stream: Stream, dtype: str, matrices: int = 1) -> Callable[[int, int, Buffer], None]:
-    """Return a function that copies the computed half of a symmetric kernel matrix Q (W, W) to the other half.
-
-    The arguments of the function are W, ``reused`` and Q. The square Q[:reused, :reused] is complete already. The
-    buffer Q may hold several such ``matrices``, one after another.
-    """
-    kernel = stream.variant(copies(stream.profile, dtype), "mirror")
-    side, square = (SQUARE, None) if stream.profile.style == "simd" else (1, (SQUARE, SQUARE, 1))
-    return lambda W, reused, Q: kernel((W // side, (W - reused) // side, matrices), square, W, reused, Q)
+    kernel, simd = stream.variant(mirroring(stream.profile, dtype)), stream.profile.style == "simd"
+    side, square = (SQUARE, None) if simd else (1, (SQUARE, SQUARE, 1))
+    return lambda W, new, Q: kernel((W // side, len(new) // side, matrices), square, W, new.start, Q)
 
 
 def max_working_set(stream: Stream) -> float:
@@ -400,14 +387,16 @@ class Selection:
         places[0, lower, 0] = places[0, higher, 1] = np.iinfo(np.int32).max  # int32.max: the row is on another device
         self._extremes.write(self.stream, (self.stream.as_wide(numbers), places, counters))
 
-    def choose(self, view: View, stay: int) -> None:
-        """Keep the first ``stay`` rows of the working set and choose all others, in two passes over n rows (count.cl).
+    def choose(self, view: View, new: range) -> None:
+        """Choose the rows at the places ``new`` of the working set, in two passes over n rows (count.cl).
+
+        All other rows of the working set stay.
 
         Call :meth:`find_extremes` before, with the same gradients and coefficients in ``view``.
         """
-        quota, extremes = (self.W - stay) // self._directions, (self.numbers, self.places)
+        quota, extremes = len(new) // self._directions, (self.numbers, self.places)
         self.over_rows(self._k["histogram"], view, self.in_set, extremes, self._counts)
-        self.over_rows(self._k["collect"], view, self.in_set, extremes, self._counts, quota, stay, self.ws)
+        self.over_rows(self._k["collect"], view, self.in_set, extremes, self._counts, quota, new.start, self.ws)
 
     def read_extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
         """Read two arrays with results for each chunk of rows, and an array with counters of the solve.

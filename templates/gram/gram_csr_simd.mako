@@ -30,7 +30,7 @@
 // For element-wise functions, uu[u] = zero(y_u) in place of the squared norm (zero_sums.mako).
 // DENSE_COLUMNS: further columns of X and U are stored densely, zeros included. The sums start with the terms of these
 // columns (dense_columns_simd.mako).
-// SYMMETRIC: X and U are the same rows. Blocks of values that follow by symmetry are left out, and carry.cl fills them
+// SYMMETRIC: X and U are the same rows. Blocks of values that follow by symmetry are left out, and mirror.cl fills them
 // in.
 // Work-items: each takes V rows x_i, one after another, where V is the length of a SIMD vector. A work-item multiplies
 // each entry of a row by the UB values of a line. At the end it transposes V x V blocks of sums, so that a vector has

@@ -14,7 +14,7 @@ CHUNK: the kernel takes CHUNK features at a time, for SPAN rows y_u and TALL * G
 the first-level cache. The array k holds the sums from one chunk to the next, so that each value is one sum in the order
 of the features.
 SYMMETRIC: X and U are the same rows. A lane group leaves out the rows y_u from the launch's first row up to its own
-first row. These values follow by symmetry, and carry.cl fills them in.
+first row. These values follow by symmetry, and mirror.cl fills them in.
 </%doc>
 <%def name="settings()">
 #ifndef COLUMNS

@@ -213,7 +213,7 @@ def chosen(device: str, of: tuple[Rows, ...], constraint: Constraint, W: int, ke
         made.ws, made.in_set = stream.upload(first), stream.upload(in_set)
         view = (*(stream.wide(values) for values in of), stream.wide(np.zeros(1)))
         made.find_extremes(view)  # type: ignore[arg-type]
-        made.choose(view, len(kept))  # type: ignore[arg-type]
+        made.choose(view, range(len(kept), W))  # type: ignore[arg-type]
         ws = stream.read(made.ws, np.int32, W)
         marked = stream.read(made.in_set, np.uint8, n)
         numbers, places, _ = made.read_extremes()
