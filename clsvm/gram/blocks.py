@@ -35,7 +35,8 @@ from clsvm.arrays import Data
 from clsvm.errors import BufferSizeError, DeviceError, MemoryLimitError
 from clsvm.gram import layouts
 from clsvm.gram.layouts.lanes import CLUSTERED, Arrangement, Columns, LaneRows, Packer, Part, Source
-from clsvm.gram.layouts.record import Panel, Plan, Rows, in_order, lanes
+from clsvm.gram.layouts.panel import Panel, PanelPair
+from clsvm.gram.layouts.record import Plan, Rows, in_order, lanes
 from clsvm.gram.products import Gram, Operator, Slots, Store, Tile, Update
 from clsvm.gram.programs import RowSource
 from clsvm.gram.responses import whole_tiles
@@ -571,10 +572,8 @@ class BlockGram(Operator):
         if panel.fetched.count:
             self._each_block(lambda gram, groups, base: gram.over_rows(groups, base, panel, count, store, update))
 
-    def between(
-        self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None, matrices: int = 1
-    ) -> None:
-        self._of(panel).between(panel, panel.fetched.at, right, count, K, update, matrices)
+    def between(self, pair: PanelPair, K: Buffer, update: Update | None) -> None:
+        self._of(pair.panel).between(pair._replace(at=pair.panel.fetched.at), K, update)
 
 
 def _entries(X: Data) -> NDArray[np.int64]:

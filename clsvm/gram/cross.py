@@ -39,7 +39,8 @@ from clsvm.gram import layouts, programs
 from clsvm.gram.blocks import Streamed
 from clsvm.gram.exact import COPIES
 from clsvm.gram.layouts.lanes import LaneRows
-from clsvm.gram.layouts.record import Panel, Plan, Rows
+from clsvm.gram.layouts.panel import Panel
+from clsvm.gram.layouts.record import Plan, Rows
 from clsvm.gram.precision import check_range, measures, outside
 from clsvm.gram.products import Gram, Store
 from clsvm.gram.responses import CHUNK, PANEL, whole_tiles

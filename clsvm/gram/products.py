@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from clsvm.gram import programs
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.lanes import LaneRows
-from clsvm.gram.layouts.record import Launch, Panel, Reader, Rows
+from clsvm.gram.layouts.panel import Launch, Panel, PanelPair
+from clsvm.gram.layouts.record import Reader, Rows
 from clsvm.gram.programs import RowSource, Units, computed_rows
 from clsvm.kernels import Kernel
 from clsvm.opencl.contexts import Kernel as DeviceKernel
@@ -252,18 +253,13 @@ class Operator(Protocol):
             positions 0 .. end - 1. ``end`` is a multiple of V, the number of rows that kernels compute side by side.
         """
 
-    def between(
-        self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None, matrices: int = 1
-    ) -> None:
-        """Compute the kernel matrix K(R, U) between two sets R and U of rows of X, which are in buffers called panels.
+    def between(self, pair: PanelPair, K: Buffer, update: Update | None) -> None:
+        """Compute the kernel matrix K(R, U) between two sets of rows of X, the rows U and R of the panels in ``pair``.
 
-        If ``matrices`` is above 1, each panel is divided into as many equal parts. Each pair of parts has its own
-        matrix, and the outputs follow each other. The attribute ``at_once`` says whether this is possible.
+        The rows U are those of ``pair.panel``, and the rows R those of ``pair.right``. The outputs of several matrices
+        follow each other. The attribute ``at_once`` says whether the operator allows several matrices.
 
-        panel: panel with the rows U. It was made with square=True.
-        at: buffer with the positions of the rows U in the device's order of rows.
-        right: panel with the rows R.
-        count: buffer that :func:`counts` describes, with the numbers of rows R and U of each matrix.
+        pair: the two panels.
         K: buffer to which the matrix K(R, U) is written if ``update`` is None. Otherwise the buffer is not used.
         update: None, or an object with weights D of the rows R, and with the sums to which D K(R, U) is added.
         """
@@ -388,16 +384,17 @@ class Gram(Operator):
         store = Store((tile.out,), W, W, self.slot(W))
         product = "symmetric tile" if tile.symmetric and self.stream.profile.style == "simd" else "tile"
         groups = range(tile.first // V, -(-(tile.end or W) // V))
-        passes = self.reader.over_panel(groups, panel, tile.rows, panel, tile.count, tile.matrices)
-        _run(self._launches(product, panel, passes, 0, store, None, tile.matrices))
+        passes = self.reader.over_panel(groups, PanelPair(panel, tile.rows, panel, tile.count, tile.matrices))
+        _run(self._launches(product, panel, passes, 0, store, None))
 
-    def between(
-        self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None, matrices: int = 1
-    ) -> None:
-        of, other = panel.capacity // matrices, right.capacity // matrices
+    def between(self, pair: PanelPair, K: Buffer, update: Update | None) -> None:
+        of, other = pair.panel.capacity // pair.matrices, pair.right.capacity // pair.matrices
         store = None if update else Store((K,), other, of, self.slot(other))
-        passes = self.reader.over_panel(range(of // self.rows.lanes), panel, at, right, count, matrices)
-        _run(self._launches("tile update" if update else "tile", right, passes, 0, store, update, matrices))
+        passes, product = (
+            self.reader.over_panel(range(of // self.rows.lanes), pair),
+            "tile update" if update else "tile",
+        )
+        _run(self._launches(product, pair.right, passes, 0, store, update))
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         groups = range(end // self.rows.lanes) if end else self.groups
@@ -521,23 +518,15 @@ class Gram(Operator):
         return [kernel.prepared(*launch) for kernel, *launch in launches]
 
     def _launches(
-        self,
-        product: str,
-        panel: Panel,
-        over: Iterable[Launch],
-        base: int,
-        store: Store | None,
-        update: Update | None,
-        matrices: int = 1,
+        self, product: str, panel: Panel, over: Iterable[Launch], base: int, store: Store | None, update: Update | None
     ) -> Iterator[tuple[Any, ...]]:
         """Yield the kernel, global size, local size and arguments of each launch of a product.
 
         ``product`` is a key of programs.PRODUCTS. ``over`` has a record for each range of rows of X. On a GPU, a range
         that would take long is divided among several launches. Row i of X belongs to column i - base of the output.
-        ``matrices`` is the number of matrices that each launch computes.
         """
         stream, r, of_panel = self.stream, self.rows, programs.PRODUCTS[product].tile
-        simd, depth = stream.profile.style == "simd", max(matrices, update.sections if update else 1)
+        simd, sections = stream.profile.style == "simd", max(1, update.sections) if update else 1
         outcome = [given.arguments() for given in (store, update) if given]
         for one in over:
             shape = "wide" if panel.shape == "many" and self._wide(one, bool(update)) else panel.shape
@@ -550,14 +539,15 @@ class Gram(Operator):
             kernel, numbers = self._program(product, shape, units, one.kernel)
             cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # multiply-adds for V rows of X
             each = numbers.get("GROUPS", 1)  # number of groups of r.lanes rows of X that one work-group takes
-            step = max(1, one.groups) if simd else each * max(1, int(MAX_LAUNCH / (each * cells * matrices)))
+            step = max(1, one.groups) if simd else each * max(1, int(MAX_LAUNCH / (each * cells * one.matrices)))
             for begin in range(0, one.groups, step):
                 some = min(step, one.groups - begin)
                 if simd:  # work-groups of one work-item, since PoCL runs all items of a work-group on one core
                     grid = (one.items or self._layout.size(stream, numbers, of_panel, some, cells), 1), (1, 1)
                 else:
                     grid = self._layout.grid(numbers, some, 1 if update else one.blocks)
-                size, local = (*grid[0], depth), (*grid[1], 1)  # dimension 2: matrices, or ranges of rows U of K(X, U)
+                # Dimension 2 is for several matrices, or for sections, which are ranges of rows U of K(X, U).
+                size, local = (*grid[0], max(sections, one.matrices)), (*grid[1], 1)
                 yield kernel, size, local, one.first + begin, some, base, one.arguments, *outcome, self.numbers
 
     def _program(self, product: str, shape: str, units: Units | None, name: str) -> tuple[DeviceKernel, dict[str, int]]:

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from clsvm.arrays import Data
 from clsvm.gram import layouts
 from clsvm.gram.layouts.lanes import DENSE, Packer, Source
-from clsvm.gram.layouts.record import Panel, Plan, check_norms
+from clsvm.gram.layouts.panel import Panel
+from clsvm.gram.layouts.record import Plan, check_norms
 from clsvm.gram.precision import RowPrecision
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel

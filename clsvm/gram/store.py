@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from clsvm.errors import DeviceError
 from clsvm.gram import programs
-from clsvm.gram.layouts.record import Panel, Rows, in_order, lanes
+from clsvm.gram.layouts.panel import Panel, PanelPair
+from clsvm.gram.layouts.record import Rows, in_order, lanes
 from clsvm.gram.products import Operator, Store, Tile, Update
 from clsvm.gram.programs import SLABS, RowSource
 from clsvm.kernels import PRECOMPUTED
@@ -180,9 +181,8 @@ class StoredGram(Operator):
             size = programs.update_range(self.stream.profile, update.n)
             self._update(*size, self._store._replace(slot=panel.rows).arguments(), update.arguments(), count)
 
-    def between(
-        self, panel: Panel, at: Buffer, right: Panel, count: Buffer, K: Buffer, update: Update | None, matrices: int = 1
-    ) -> None:
+    def between(self, pair: PanelPair, K: Buffer, update: Update | None) -> None:
+        panel, at, right, count, matrices = pair
         given, size = self._store._replace(slot=at).arguments(), (panel.capacity // matrices, matrices)
         assert update  # solvers omit ``update`` only for operators with ``by_blocks``, which is false here
         self._add_between(size, None, given, right.rows, right.capacity // matrices, count, update.D, update.c)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.layouts.record import Panel
+from clsvm.gram.layouts.panel import Panel, PanelPair
 from clsvm.gram.products import Operator, Tile, Update, counts
 from clsvm.gram.programs import SECTION
 from clsvm.opencl.stream import Buffer
@@ -125,10 +125,10 @@ def _from_transposes(gram: Operator, requests: list[GradientRequest]) -> list[Ve
     """
     found = []
     with _panels(gram, [request.support for request in requests], [request.rows for request in requests]) as parts:
-        out = gram.stream.buffer(8 * max(panel.capacity * right.capacity for panel, _, right, *_ in parts))
-        for request, (panel, at, right, count, _, _) in zip(requests, parts, strict=True):
-            gram.between(panel, at, right, count, out, None)
-            K = gram.stream.read(out, np.float64, (right.capacity, panel.capacity))
+        out = gram.stream.buffer(8 * max(pair.panel.capacity * pair.right.capacity for _, pair in parts))
+        for request, (_, pair) in zip(requests, parts, strict=True):
+            gram.between(pair, out, None)
+            K = gram.stream.read(out, np.float64, (pair.right.capacity, pair.panel.capacity))
             found.append(np.asarray(K[: len(request.rows), : len(request.support)] @ request.b + request.q))
         gram.stream.free(out)
     return found
@@ -144,10 +144,11 @@ def _from_products(gram: Operator, requests: list[GradientRequest]) -> list[Vect
     with _panels(gram, rows, support) as parts:
         D = stream.wide(_padded([request.b for request in requests], S, 0))
         c = stream.wide(_padded([request.q for request in requests], R, 0))
-        for panel, at, right, count, first, matrices in parts:
-            sums, weights = (stream.part(x, 8 * first * k, 8 * matrices * k) for x, k in ((c, R), (D, S)))
-            update = Update(1, panel.capacity // matrices, sums, weights, right.capacity // matrices)
-            gram.between(panel, at, right, count, None, update, matrices)
+        for first, pair in parts:
+            k = pair.matrices
+            sums, weights = (stream.part(x, 8 * first * each, 8 * k * each) for x, each in ((c, R), (D, S)))
+            update = Update(1, pair.panel.capacity // k, sums, weights, pair.right.capacity // k)
+            gram.between(pair, None, update)
         found = stream.read_wide(c, (len(requests), R))
         stream.free(D, c)
     return [values[: len(request.rows)] for request, values in zip(requests, found, strict=True)]
@@ -156,13 +157,11 @@ def _from_products(gram: Operator, requests: list[GradientRequest]) -> list[Vect
 @contextmanager
 def _panels(
     gram: Operator, left: list[NDArray[np.int32]], right: list[NDArray[np.int32]]
-) -> Iterator[list[tuple[Panel, Buffer, Panel, Buffer, int, int]]]:
+) -> Iterator[list[tuple[int, PanelPair]]]:
     """Gather on the device the rows U and R of several kernel matrices K(U, R).
 
-    :meth:`Operator.between` writes the values of such a matrix transposed, as K(R, U). Yield a list with a tuple
-    (panel, at, right, count, first, matrices) for each call of :meth:`Operator.between` that the matrices need: a
-    buffer with the rows U, a buffer with the positions of U, a buffer with the rows R, a buffer with the sizes, the
-    index of the call's first matrix, and the number of its matrices.
+    :meth:`Operator.between` writes the values of such a matrix transposed, as K(R, U). Yield a list with a tuple for
+    each call of :meth:`Operator.between` that the matrices need: the index of the call's first matrix, and its panels.
 
     left: for each matrix, the positions of the rows U in the device's order of rows.
     right: for each matrix, the positions of the rows R in the device's order of rows.
@@ -174,12 +173,12 @@ def _panels(
     others, of = gathered(gram, _padded(right, B, -1), all_rows)
     numbers = stream.upload(counts((b, a) for a, b in sizes))
     if gram.at_once:
-        yield [(panel, at, others, numbers, 0, len(sizes))]
+        yield [(0, PanelPair(panel, at, others, numbers, len(sizes)))]
     else:
         parts = []
         for i, (a, b) in enumerate(sizes):
             one, positions, count = _part(gram, panel, at, numbers, (i, A, _round_up(gram, a)))
-            parts.append((one, positions, gram.part(others, i * B, _round_up(gram, b), count), count, i, 1))
+            parts.append((i, PanelPair(one, positions, gram.part(others, i * B, _round_up(gram, b), count), count)))
         yield parts
     stream.free(all_rows, at, of, numbers, *panel.buffers(), *others.buffers())
 

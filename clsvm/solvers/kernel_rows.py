@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.gram import programs
-from clsvm.gram.layouts.record import Panel, Rows
+from clsvm.gram.layouts.panel import Panel
+from clsvm.gram.layouts.record import Rows
 from clsvm.gram.products import Operator, Update
 from clsvm.gram.store import RowCache, fill
 from clsvm.opencl.profiles import Profile

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy.linalg import get_blas_funcs, get_lapack_funcs, lapack
 
-from clsvm.gram.layouts.record import Panel
+from clsvm.gram.layouts.panel import Panel
 from clsvm.gram.products import Tile, counts
 from clsvm.gram.programs import SECTION
 from clsvm.opencl.stream import Buffer

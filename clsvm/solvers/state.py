@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.gram.layouts import record
-from clsvm.gram.layouts.record import WHOLE, Panel
+from clsvm.gram.layouts.panel import Panel
+from clsvm.gram.layouts.record import WHOLE
 from clsvm.gram.products import Operator, Update
 from clsvm.gram.programs import RowSource
 from clsvm.opencl import sources

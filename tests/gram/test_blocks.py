@@ -13,6 +13,7 @@ from sklearn.base import clone
 from clsvm import SVC, SVR, NuSVC, OneClassSVM
 from clsvm.gram import blocks, layouts
 from clsvm.gram.blocks import BlockGram, products_of
+from clsvm.gram.layouts.panel import PanelPair
 from clsvm.gram.products import Gram, Operator, Update
 from clsvm.kernels import Kernel, make
 from clsvm.opencl.stream import Stream
@@ -67,7 +68,7 @@ def made(stream: Stream, gram: Operator) -> tuple[np.ndarray, ...]:
     right = gathered(stream, gram, W, square=True).panel
     part = stream.wide(np.zeros((1, panel.capacity)))
     one = stream.wide(weights[:1, : right.capacity])
-    gram.between(panel, places, right, count, None, Update(1, panel.capacity, part, one, right.capacity))
+    gram.between(PanelPair(panel, places, right, count), None, Update(1, panel.capacity, part, one, right.capacity))
     there = np.delete(np.arange(W), 5)  # (what stands for no row has no meaning)
     sums = stream.read_wide(c, (2, rows.n_pad))[:, rows.position]
     answers = stream.read_wide(part, (1, panel.capacity))[0, there]

@@ -13,6 +13,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 import clsvm
 from clsvm import SVC, SVR, NuSVC
 from clsvm.gram import programs, store
+from clsvm.gram.layouts.panel import PanelPair
 from clsvm.gram.products import Update
 from clsvm.opencl.stream import Stream
 from tests.conftest import calls_of, noisy
@@ -52,7 +53,7 @@ def test_products(profile: str, dtype: str, stream: Stream) -> None:
     sums = stream.read_wide(c, (2, gram.rows.n_pad))[:, :n]
     np.testing.assert_allclose(sums, weights[:, :3] @ K[rows].astype(np.float64), rtol=1e-12, atol=1e-12)
     answers = stream.zeros(8 * panel.capacity)
-    gram.between(panel, at, panel, count, None, Update(1, panel.capacity, answers, D, panel.capacity))
+    gram.between(PanelPair(panel, at, panel, count), None, Update(1, panel.capacity, answers, D, panel.capacity))
     expected = K[np.ix_(rows, rows)].astype(np.float64) @ weights[0, :3]
     np.testing.assert_allclose(stream.read_wide(answers, panel.capacity)[:3], expected, rtol=1e-12, atol=1e-12)
 

@@ -37,7 +37,8 @@ from clsvm.arrays import Data, centred
 from clsvm.errors import BufferSizeError
 from clsvm.gram import partition
 from clsvm.gram.layouts import record
-from clsvm.gram.layouts.record import Launch, Layout, Panel, Plan, Reader, Rows, Survey, Text, options
+from clsvm.gram.layouts.panel import Launch, Panel, PanelPair
+from clsvm.gram.layouts.record import Layout, Plan, Reader, Rows, Survey, Text, options
 from clsvm.gram.partition import Gain, Partition
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
@@ -203,18 +204,17 @@ class CsrReader(Reader):
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Launch]:
         # a product with all rows of X does not read the kernel argument ``rows``; self.norms is only a placeholder
-        yield from self.over_panel(groups, panel, self.norms, panel, count)
+        yield from self.over_panel(groups, PanelPair(panel, self.norms, panel, count))
 
-    def over_panel(
-        self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer, matrices: int = 1
-    ) -> Iterator[Launch]:
-        """Copy the rows U of a product K(R, U) to the buffer ``right`` block by block. Yield a launch for each block.
+    def over_panel(self, groups: range, pair: PanelPair) -> Iterator[Launch]:
+        """Copy the rows U of a product K(R, U) to ``pair.right`` block by block. Yield a launch for each block.
 
-        The launch computes the kernel values between the rows R and the block of U. The buffer ``rows`` lists positions
-        of rows in the matrix X, and V is the number of rows that OpenCL kernels compute side by side. For each g in
-        ``groups``, R includes the V rows of X at the positions rows[V * g + v], v = 0 .. V - 1. The kernels read R from
-        X itself, and do not use ``panel``. The buffer ``count`` holds the number of rows U.
+        The launch computes the kernel values between the rows R and the block of U. The buffer ``pair.at`` lists
+        positions of rows in the matrix X, and V is the number of rows that OpenCL kernels compute side by side. For
+        each g in ``groups``, R includes the V rows of X at the positions at[V * g + v], v = 0 .. V - 1. The kernels
+        read R from X itself, and do not use ``pair.panel``.
         """
+        _, rows, right, count, _ = pair
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
         mark, fill, _ = self._scatter
         size, local = self._range(right)

@@ -28,7 +28,8 @@ from numpy.typing import DTypeLike, NDArray
 from clsvm.arrays import Data, centred
 from clsvm.gram import partition
 from clsvm.gram.layouts import record
-from clsvm.gram.layouts.record import Launch, Layout, Panel, Places, Plan, Reader, Rows, Survey, Text, options
+from clsvm.gram.layouts.panel import Launch, Panel, PanelPair
+from clsvm.gram.layouts.record import Layout, Places, Plan, Reader, Rows, Survey, Text, options
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
@@ -317,15 +318,16 @@ class LaneReader(Reader):
                 arguments = (part.values, r.at, self.norms, r.length, count, panel.values, panel.uu)
                 yield Launch(some.start, len(some), arguments, panel.capacity // panel.width)
 
-    def over_panel(
-        self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer, matrices: int = 1
-    ) -> Iterator[Launch]:
-        if panel.capacity // matrices > self._panels[0]:
-            at = np.arange(0, panel.capacity // matrices, self.rows.lanes, dtype=np.int64) * max(self.rows.length, 1)
-            self._panels = panel.capacity // matrices, self.stream.upload(at)
+    def over_panel(self, groups: range, pair: PanelPair) -> Iterator[Launch]:
+        panel, _, right, count, matrices = pair
+        capacity = panel.capacity // matrices
+        if capacity > self._panels[0]:
+            at = np.arange(0, capacity, self.rows.lanes, dtype=np.int64) * max(self.rows.length, 1)
+            self._panels = capacity, self.stream.upload(at)
         at = self._panels[1]
         arguments = (panel.values, Columns(at, at, at), panel.uu, self.rows.length, count, right.values, right.uu)
-        yield Launch(groups.start, len(groups), arguments, right.capacity // matrices // right.width)
+        blocks = right.capacity // matrices // right.width
+        yield Launch(groups.start, len(groups), arguments, blocks, matrices=matrices)
 
 
 class Lanes(Layout):

@@ -4,7 +4,6 @@
     Plan: the chosen layout, the vector to subtract from each row and the order of columns.
     Layout: one way to store rows; it estimates costs, copies rows to a device and names its programs.
     Rows: rows that are stored on a device in a layout.
-    Panel: buffers for the right-hand rows U of a product K(X, U).
     Reader: an object that copies U into panels and yields the kernel launches that compute K(X, U).
 
 n is the number of rows, and d the number of features. V is the number of rows that kernels compute side by side. V
@@ -20,13 +19,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from clsvm.arrays import Data
 from clsvm.gram import partition
+from clsvm.gram.layouts.panel import Launch, Panel, PanelPair
 from clsvm.gram.partition import Partition
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
@@ -208,101 +208,6 @@ class Rows:
         return f"{text}, {self.words}" if self.words else text
 
 
-@dataclass
-class Panel:
-    """Hold the device buffers for up to ``capacity`` right-hand rows U of a product K(X, U).
-
-    The rows U are divided into blocks of ``width`` rows.
-
-    Attributes
-    ----------
-    values
-        buffer of the values of the rows U. If X is stored in CSR, the buffer holds only one block of U at a time.
-    uu
-        buffer of the squared norms of the rows U.
-    nbytes
-        size of ``values`` in bytes.
-    shape
-        size class of ``capacity``: "two", "few" or "many" rows. Each size class has its own OpenCL programs.
-    rows
-        buffer of the positions of the rows U in X, for products that read a stored kernel matrix; else None.
-    fetched
-        description of the rows that were copied from X to the device for this panel, if X is in host memory
-        (blocks.Fetched); else None.
-    filled
-        whether rows were copied to the panel before. If not, its buffers may hold uninitialised numbers.
-    squared
-        buffer of the squared norms of the rows U as matrix units (tensor cores) compute them. Matrix units round in
-        their own way, so products by matrix units read ``squared`` in place of ``uu``. None for other products.
-    others
-        further buffers that are freed together with the panel.
-    block
-        description of where ``values`` stores each feature (csr.PanelBlock), if X is stored in CSR; else None.
-    listed
-        list of the rows of X that are the rows U (csr.PanelRows), if X is stored in CSR. Each product then copies the
-        rows U from X into ``values`` again, one block after another.
-    """
-
-    capacity: int
-    width: int
-    values: Buffer
-    uu: Buffer
-    nbytes: int
-    shape: str
-    rows: Buffer = None
-    fetched: Any = None
-    filled: bool = False
-    squared: Buffer = None
-    others: tuple[Buffer, ...] = ()
-    block: Any = None
-    listed: Any = None
-
-    @property
-    def rows_stay(self) -> bool:
-        """Return whether the rows X must stay on the device while the panel, the buffer of some rows U of X, is used.
-
-        If X is stored in CSR, the panel holds only one block of the rows U at a time. X must then stay, because each
-        product K(X, U) copies the rows U from X into the panel again, one block after another.
-        """
-        return self.block is not None
-
-    def buffers(self) -> tuple[Buffer, ...]:
-        """Return all device buffers of the panel's rows, so that the caller can free them."""
-        made = self.values, self.uu, self.squared, *self.others, *(self.fetched.buffers if self.fetched else ())
-        return tuple(buffer for buffer in made if buffer is not None)
-
-
-class Launch(NamedTuple):
-    """Describe one launch of an OpenCL kernel, as a part of computing a product K(X, U).
-
-    Attributes
-    ----------
-    first
-        index of the first lane group of X in the launch. A lane group is V rows whose values are interleaved.
-    groups
-        number of lane groups of X in the launch.
-    arguments
-        arguments of the OpenCL kernel for X, and for the buffer of the right-hand rows U.
-    blocks
-        number of blocks into which the rows U are divided. A work-group takes one or several blocks.
-    kernel
-        name of the OpenCL kernel in its program.
-    items
-        number of work-items of the launch on a CPU. 0 means the number that Layout.size returns.
-    sums
-        whether the launch only adds up kernel values that an earlier launch has computed and stored. The launch then
-        adds weighted sums of these values to an array. If the caller wants no sums, the launch is left out.
-    """
-
-    first: int
-    groups: int
-    arguments: tuple[Any, ...]
-    blocks: int = 1
-    kernel: str = "gram"
-    items: int = 0
-    sums: bool = False
-
-
 class Reader(ABC):
     """Prepare products K(X, U) between rows X in one layout and right-hand rows U, for one kernel function K.
 
@@ -378,20 +283,11 @@ class Reader(ABC):
         """
 
     @abstractmethod
-    def over_panel(
-        self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer, matrices: int = 1
-    ) -> Iterator[Launch]:
-        """Yield the launches of a product K(R, U) between rows R of one panel and rows U of another.
+    def over_panel(self, groups: range, pair: PanelPair) -> Iterator[Launch]:
+        """Yield the launches of a product K(R, U) between rows R of one panel and rows U of another, or of several.
 
-        A panel is a buffer with copies of some rows of X.
-
-        groups: the lane groups of ``panel`` that are the rows R. A lane group is V rows whose values are interleaved.
-        panel: the panel with R.
-        rows: buffer with the position in X of each row of ``panel``.
-        right: the panel whose first rows are U.
-        count: buffer with the number of rows U.
-        matrices: number of products of each launch. Each panel is divided into as many equal parts. Only layouts with
-            the attribute ``shared`` allow more than 1.
+        groups: the lane groups of ``pair.panel`` that are the rows R. A lane group is V rows whose values are
+            interleaved.
         """
 
 
