@@ -10,7 +10,7 @@ from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.csr import INVERTED, invert, scatter, zero_sums
 from clsvm.gram.layouts.lanes import DENSE, gather
 from clsvm.gram.layouts.record import packing
-from clsvm.gram.programs import PRODUCTS, UNITS, back, computed_rows, forward_back, gram, stored, stored_rows, update
+from clsvm.gram.programs import PRODUCTS, UNITS, back, computed_rows, forward_back, gram, stored, stored_rows
 from clsvm.kernels.records import Spec
 from clsvm.linalg.tiles import programs
 from clsvm.opencl import sources
@@ -46,7 +46,7 @@ def fixed(profile: Profile) -> Iterator[Variant]:
             yield subproblem(profile, dtype, profile.working_set, constraint)
             if profile.style == "simd" and constraint in (Constraint.BIAS, Constraint.NONE):
                 yield subproblem(profile, dtype, profile.working_set, constraint, stored_rows())
-        for program in update, mirroring, respond, stored, back:
+        for program in mirroring, respond, stored, back:
             yield program(profile, dtype)
         yield back(profile, dtype, exact=True)
         yield from programs(profile, dtype)

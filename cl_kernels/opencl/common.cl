@@ -182,13 +182,16 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 //     compilers would not inline them otherwise.
 //   OUTLINED          forbids the compiler to inline a function. A long function that a kernel calls in several places
 //     is then compiled only once, which saves compile time.
+//   CALLED            OUTLINED in SIMD style, INLINED in work-group style
 #define OUTLINED __attribute__((noinline))
 #ifdef SIMD
 #define OF_ITEMS(count) EXPLICIT
 #define INLINED inline
+#define CALLED OUTLINED
 #else
 #define OF_ITEMS(count) __attribute__((reqd_work_group_size(count, 1, 1)))
 #define INLINED inline __attribute__((always_inline))
+#define CALLED INLINED
 #endif
 #define OF_GROUP OF_ITEMS(WG)
 

@@ -29,6 +29,7 @@
 //     high row. Only the extreme rows of the group with the larger difference are in bin 0.
 // All rows are divided into chunks. Chunk c has the rows c * chunk .. (c + 1) * chunk - 1. The kernels use the array:
 //   counts[c][side][bin]   number of rows of chunk c and this side in the bins 0 .. bin, from histogram
+//   found[group]           the extreme gradients of all chunks, from histogram
 // Work-items: work-group c takes chunk c. Consecutive work-items read consecutive rows. Each work-group of collect finds
 // the last bins by itself.
 #ifndef BINS
@@ -91,8 +92,17 @@ inline float violation_of(const Extremes e) {
   return isfinite(violation) ? violation : 0.0f;  // 0 if no row can rise or none can fall: an extreme is infinite
 }
 
-// Find the smallest and the largest gradient of each group g of rows, and write them to e[g]. Return the float 1 / v,
-// where v is the largest violation of all groups. Return 0 if no row violates the optimality conditions.
+// Return the float 1 / v, where v is the largest violation of all groups. Return 0 if no row violates the optimality
+// conditions.
+inline float scale_of(const Extremes *e) {
+  float violation = violation_of(e[0]);
+#if GROUPS == 2
+  violation = fmax(violation, violation_of(e[1]));
+#endif
+  return violation > 0 ? 1.0f / violation : 0.0f;
+}
+
+// Find the smallest and the largest gradient of each group g of rows, and write them to e[g].
 // nu-SVC and nu-SVR have two groups of rows, and the coefficients of each group have a fixed sum. In other problems all
 // rows are one group.
 // in:  pieces             number of chunks of rows
@@ -106,26 +116,21 @@ inline float violation_of(const Extremes e) {
 // The caller chooses the rows im and iM first for the working set. An SMO iteration changes two rows of one group. So
 // if there are two groups, only the group with the larger violation keeps its indices im and iM. In the group with the
 // smaller violation, im and iM are set to INT_MAX, which is not the index of any row.
-INLINED float read_extremes(Extremes *e, const int pieces, global const wide *numbers, global const int *places,
+INLINED void read_extremes(Extremes *e, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
-  float violation = 0;
 #pragma unroll
-  for (int g = 0; g < GROUPS; ++g) {
-    combine(e + g, pieces, g, numbers, places, values, indices);
-    violation = fmax(violation, violation_of(e[g]));
-  }
+  for (int g = 0; g < GROUPS; ++g) combine(e + g, pieces, g, numbers, places, values, indices);
 #if GROUPS == 2
   const bool second = violation_of(e[0]) < violation_of(e[1]);  // constant indices keep e in registers
   e[0].im = second ? INT_MAX : e[0].im, e[0].iM = second ? INT_MAX : e[0].iM;
   e[1].im = second ? e[1].im : INT_MAX, e[1].iM = second ? e[1].iM : INT_MAX;
 #endif
-  return violation > 0 ? 1.0f / violation : 0.0f;
 }
 
 kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict epsilon,
                       global const uchar *restrict in_set, global const wide *restrict numbers,
-                      global const int *restrict places, global int *restrict counts) {
+                      global const int *restrict places, global int *restrict counts, global Extremes *restrict found) {
   const int piece = get_group_id(0), pieces = get_num_groups(0);
   local int bins[2 * BINS], scratch[SCAN];
   for (int k = get_local_id(0); k < 2 * BINS; k += WG) bins[k] = 0;
@@ -133,7 +138,10 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
   Extremes e[GROUPS];
   local wide values[2 * ENTRIES_EACH];
   local int indices[2 * ENTRIES_EACH];
-  const float scale = read_extremes(e, pieces, numbers, places, values, indices);
+  read_extremes(e, pieces, numbers, places, values, indices);
+  if (piece == 0 && get_local_id(0) == 0)
+    for (int g = 0; g < GROUPS; ++g) found[g] = e[g];
+  const float scale = scale_of(e);
   const int end = scale > 0 ? min(n, (piece + 1) * chunk) : 0;
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
     const wide bi = b[i];
@@ -161,7 +169,7 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
 // first + 2 * step - 1, ... Return how many of these counts are below ``quota``. Counts rise with k.
 // in:  counts   counts[c][k] is the number of rows of chunk c in the bins 0 .. k; counts[1] begins 2 * BINS after counts[0]
 // out: sums     local memory for the counts
-INLINED int below_quota(const int quota, const int first, const int step, const int probes, const int pieces,
+CALLED int below_quota(const int quota, const int first, const int step, const int probes, const int pieces,
                         global const int *counts, local int *sums) {
   const int lid = get_local_id(0);
   for (int k = lid; k < probes; k += WG) sums[k] = 0;
@@ -211,14 +219,12 @@ INLINED int last_bin(const int quota, const int pieces, global const int *counts
 kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict epsilon, global uchar *restrict in_set,
-                    global const wide *restrict numbers, global const int *restrict places,
-                    global const int *restrict counts, const int quota, const int first, global int *restrict ws) {
+                    global const int *restrict counts, global const Extremes *restrict found, const int quota, const int first, global int *restrict ws) {
   const int piece = get_group_id(0), pieces = get_num_groups(0), lid = get_local_id(0);
   local int scratch[SCAN], sums[RUN_OF_BINS];
   Extremes e[GROUPS];
-  local wide values[2 * ENTRIES_EACH];
-  local int indices[2 * ENTRIES_EACH];
-  const float scale = read_extremes(e, pieces, numbers, places, values, indices);
+  for (int g = 0; g < GROUPS; ++g) e[g] = found[g];
+  const float scale = scale_of(e);
   int better_at[2], tie_at[2], last[2], ties[2];
 #pragma unroll
   for (int side = 0; side < 2; ++side) {

@@ -108,15 +108,8 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
     return Variant(label, text, (*shared, *made.options, *extra), "gram")
 
 
-def update(profile: Profile, dtype: str) -> Variant:
-    """Return the program that adds D K to the gradients of the dual problem, for weights D and stored rows of K."""
-    made = *options(profile, dtype), f"-DSLABS={SLABS}", f"-DBLOCK={profile.block}"
-    grouped = [f"-DWG={profile.group}"] * (profile.style == "workgroup")
-    return Variant(f"update {dtype}", sources.cl("gram/update"), (*made, *grouped), "update")
-
-
 def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """Return the global and local size of a launch of the program that :func:`update` returns, over n rows."""
+    """Return the global and local size of a launch of the kernel update, over n rows (:func:`stored`)."""
     pieces = -(-n // profile.block)
     return ((pieces,), None) if profile.style == "simd" else ((pieces * profile.group,), (profile.group,))
 
@@ -139,12 +132,14 @@ def gather_cost(profile: Profile, n: int, W: int) -> float:
 
 
 def stored(profile: Profile, dtype: str) -> Variant:
-    """Return the program that copies and multiplies values of a stored kernel matrix.
+    """Return the program that copies, adds and multiplies values of a stored kernel matrix K.
 
-    The program has the OpenCL kernels gather_tile, mirror_rows and add_between.
+    The program has the OpenCL kernels update, gather_tile, mirror_rows and add_between. The kernel update adds D K to
+    the gradients of the dual problem, for weights D.
     """
-    made = *options(profile, dtype), f"-DSLABS={SLABS}", _MATRICES
-    return Variant(f"stored {dtype}", sources.cl("gram/stored"), made, "gather_tile")
+    made = *options(profile, dtype), f"-DSLABS={SLABS}", f"-DBLOCK={profile.block}", _MATRICES
+    grouped = [f"-DWG={profile.group}"] * (profile.style == "workgroup")
+    return Variant(f"stored {dtype}", sources.cl("gram/update", "gram/stored"), (*made, *grouped), "update")
 
 
 class RowSource(NamedTuple):

@@ -124,6 +124,9 @@ class RowCache:
         return True
 
 
+_KERNELS = "update", "gather_tile", "add_between"
+
+
 class StoredGram(Operator):
     """Compute products with a kernel matrix K (n, n) that the device stores whole in ``store``.
 
@@ -138,9 +141,8 @@ class StoredGram(Operator):
     def __init__(self, stream: Stream, store: Store, rows: Rows, kernel: Any, vectors: Operator | None = None) -> None:
         self.stream, self.rows, self.kernel, self._store, self._vectors = stream, rows, kernel, store, vectors
         self.width, self.at_once = (vectors.width, vectors.at_once) if vectors else (_WHOLE, True)
-        self._update = stream.variant(programs.update(stream.profile, rows.dtype))
-        given = programs.stored(stream.profile, rows.dtype)
-        self._gather_tile, self._add_between = (stream.variant(given, name) for name in ("gather_tile", "add_between"))
+        kernels = (stream.variant(programs.stored(stream.profile, rows.dtype), name) for name in _KERNELS)
+        self._update, self._gather_tile, self._add_between = kernels
 
     def panel_bytes(self, capacity: int) -> int:
         return self._vectors.panel_bytes(capacity) if self._vectors else 0

@@ -186,8 +186,8 @@ class KernelRows:
         self._cache_after = settings.cache_after
         self.cache = new_cache(s, state.gram.rows, settings.cache_bytes, selection.W, self._cache_after > 0)
         self._plan = s.variant(selection.program, "plan")
-        self._update = s.variant(programs.update(s.profile, state.gram.rows.dtype))
-        self._gather_tile = s.variant(programs.stored(s.profile, state.gram.rows.dtype))
+        stored = programs.stored(s.profile, state.gram.rows.dtype)
+        self._update, self._gather_tile = s.variant(stored), s.variant(stored, "gather_tile")
         self._earlier_rows = 0  # number of rows of K computed for earlier problems
         self.rows_before_tile = False
 

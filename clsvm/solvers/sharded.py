@@ -482,7 +482,7 @@ class Shard:
         self.n = X.shape[0]
         self.state = State(stream, self.gram, 1)
         self._is_loaded = False
-        self._update = stream.variant(programs.update(stream.profile, dtype))
+        self._update = stream.variant(programs.stored(stream.profile, dtype))
 
     def info(self, working_set: int | str, cache: float | str, n: int) -> ShardInfo:
         """Return the shard's properties, and the sizes of working set and row cache that suit the shard.

@@ -326,7 +326,7 @@ class Selection:
         self.chunks = _chunks(profile, n)
         self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
         self.in_set, self.ws = stream.buffer(n), stream.buffer(4 * self.stride)
-        self._counts = stream.buffer(4 * 2 * BINS * self.chunks)
+        self._counts = stream.buffer(4 * 2 * BINS * self.chunks), stream.buffer(64)
         shape = self.chunks, constraint.groups, 4
         initial = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros(4, np.int64)
         self._extremes = join_arrays(stream, initial)
@@ -397,7 +397,7 @@ class Selection:
         """
         quota, extremes = len(new) // self._directions, (self.numbers, self.places)
         self.over_rows(self._k["histogram"], view, self.in_set, extremes, self._counts)
-        self.over_rows(self._k["collect"], view, self.in_set, extremes, self._counts, quota, new.start, self.ws)
+        self.over_rows(self._k["collect"], view, self.in_set, self._counts, quota, new.start, self.ws)
 
     def read_extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
         """Read two arrays with results for each chunk of rows, and an array with counters of the solve.
