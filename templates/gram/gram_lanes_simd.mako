@@ -21,12 +21,12 @@ ${lanes.settings()}
 //   y_u[j] = panel[((u / UB) * d + j) * UB + u % UB]
 // Work-items: each takes consecutive lane groups, with all rows y_u (tiles_lanes_simd.mako).
 kernel EXPLICIT void gram(
-    const int group0, const int all_groups, const int base, global const real *restrict values,
+    const int group0, int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
     global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
     global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
   SECTION
-  const int groups = GROUPS_END(group0 + all_groups) - group0;
+  groups = GROUPS_END(group0 + groups) - group0;
   const int total = count[0], items = get_global_size(0), run = (groups + items * GROUPS - 1) / (items * GROUPS);
   const int begin = get_global_id(0) * run * GROUPS, end = min(begin + run * GROUPS, groups);
 <%lanes:tiles>
