@@ -26,11 +26,14 @@
 // The violation is the largest gradient of rows whose coefficient can fall, minus the smallest gradient of rows whose
 // coefficient can rise. The solve ends when the violation is at most ``tolerance``, or at most ``shrink`` times its
 // first value. It also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
-// Numbers of each row k of the solve, in the type of Q (as in subproblem_simd.cl):
-//   F      F = f - (m + M) / 2, with the smallest m and the largest M at the start of the solve. So F is near 0 for the
-//          rows that change, and has small rounding errors.
-//   up     the derivative of the objective to the right of b_k, minus f_k, or infinity if b_k cannot rise
-//   low    the derivative of the objective to the left of b_k, minus f_k, or -infinity if b_k cannot fall
+// Numbers of each row k of the solve, in the type of Q:
+//   F      F = f + shift - (m + M) / 2. At the start of the solve, m is the smallest derivative of the objective by a
+//          coefficient that can rise, and M the largest by one that can fall. shift is epsilon or -epsilon, whichever
+//          makes F smaller. So F is near 0 for the rows that change, and has small rounding errors.
+//   up     the derivative of the objective to the right of b_k is F + up + (m + M) / 2. If b_k cannot rise, up is
+//          infinity.
+//   low    the derivative of the objective to the left of b_k is F + low + (m + M) / 2. If b_k cannot fall, low is
+//          -infinity.
 // Work-items: one work-group of WG items solves one problem p. Item l takes the rows l, l + WG, ... of the working set,
 // and keeps their coefficients, bounds and gradients in registers. Consecutive items read consecutive addresses of a
 // row of Q. The rows of a part belong to items of whole sub-groups (least.cl). So the same reduction finds the choice of
@@ -38,7 +41,7 @@
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
 // has its own candidate for row i, its own m and M, and its own violation. The larger violation counts. The group of the chosen row j
 // gives row i. An iteration changes one pair.
-// NO_BIAS: the sum of b is free, and F is f. An iteration changes single coefficients, in place of pairs. The slope of row k is the
+// NO_BIAS: the sum of b is free, and F = f + shift. An iteration changes single coefficients, in place of pairs. The slope of row k is the
 // absolute value of its gradient if the objective falls when b_k moves within its bounds, and otherwise 0. The violation
 // is the largest slope. Each part chooses the row with the largest gain slope^2 / Q_kk. t_a may be negative.
 #ifndef EACH
@@ -56,8 +59,8 @@
 #endif
 #define OF(each, g) ((g) == 0 ? (each)[0] : (each)[GROUPS - 1])  // constant indices keep the array in registers
 #define IN_SET(row) ((uint)(row) < (uint)W)  // false for -1 and INT_MAX, which stand for no row
-#define UP(b, hi) (wide_less(b, hi) ? wide_real(right_of(wide_of(0), b, epsilon_term)) : (real)INFINITY)
-#define LOW(b, lo) (wide_less(lo, b) ? wide_real(left_of(wide_of(0), b, epsilon_term)) : (real)-INFINITY)
+#define UP(b, hi, shift) (wide_less(b, hi) ? wide_real(right_of(wide_of(-(shift)), b, epsilon_term)) : (real)INFINITY)
+#define LOW(b, lo, shift) (wide_less(lo, b) ? wide_real(left_of(wide_of(-(shift)), b, epsilon_term)) : (real)-INFINITY)
 
 // Hold the pairs of an iteration in local memory.
 //   first      number of the pair that was chosen from the whole working set
@@ -67,12 +70,14 @@
 //   fall       largest number that can be subtracted from b_j, or without a bias from b_i
 //   t          number to add to b_i, and to subtract from b_j
 //   step       t in the type of Q
+//   b, lo, hi, shift, up, low   numbers of row i of pair a at index 2 a, and of row j at index 2 a + 1. In the end, b,
+//              up and low are those after the iteration. Index 2 * PAIRS is for rows that are in no pair.
 //   curve      curve[a * PAIRS + c] is the second derivative of the objective by t_a and t_c
 //   inverse    1 / curve[a * PAIRS + a]
 typedef struct {
   int first, i[PAIRS], j[PAIRS];
-  wide rise[PAIRS], fall[PAIRS], t[PAIRS];
-  real at_i[PAIRS], at_j[PAIRS], step[PAIRS], curve[PAIRS * PAIRS], inverse[PAIRS];
+  wide rise[PAIRS], fall[PAIRS], t[PAIRS], b[2 * PAIRS + 1], lo[2 * PAIRS], hi[2 * PAIRS];
+  real shift[2 * PAIRS], up[2 * PAIRS + 1], low[2 * PAIRS + 1], at_i[PAIRS], at_j[PAIRS], step[PAIRS], curve[PAIRS * PAIRS], inverse[PAIRS];
 } Pairs;
 
 // Return minus the gain of the pair (i, k), whose derivatives differ by ``gap``. The result is 0 if gap <= 0.
@@ -164,29 +169,37 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   local Pairs pairs;
   const wide epsilon_term = epsilon[0];
   wide B[EACH], L[EACH], H[EACH];
-  real F[EACH], up[EACH], low[EACH], diagonal[EACH];
+  real F[EACH], shift[EACH], up[EACH], low[EACH], diagonal[EACH];
+  wide middle[GROUPS];
   for (int e = 0; e < EACH; ++e) {
     const int k = e * WG + lid, i = k < W ? ws[k] : -1;
     B[e] = L[e] = H[e] = wide_of(0), F[e] = 0;
     if (i >= 0) F[e] = wide_real(f[base + i]), B[e] = b[base + i], L[e] = lo[base + i], H[e] = hi[base + i];
-    up[e] = UP(B[e], H[e]), low[e] = LOW(B[e], L[e]);
+    up[e] = UP(B[e], H[e], 0), low[e] = LOW(B[e], L[e], 0);
     diagonal[e] = k < W ? Q[(size_t)k * W + k] : (real)0;
   }
-#ifndef NO_BIAS
   for (int g = 0; g < GROUPS; ++g) {
+#ifdef NO_BIAS
+    middle[g] = wide_of(0);
+#else
     real m = INFINITY, M = INFINITY;  // M is the smallest -f of rows that can fall
     int ignored = INT_MAX, unused_too = INT_MAX;
     for (int e = 0; e < EACH; ++e)
       if (GROUP(L[e]) == g) m = fmin(m, F[e] + up[e]), M = fmin(M, -(F[e] + low[e]));
     real_least_2(&m, &ignored, &M, &unused_too, values, indices);
-    const wide middle = wide_of(isfinite(m) && isfinite(M) ? (m - M) / 2 : (real)0);
-    for (int e = 0; e < EACH; ++e) {
-      const int k = e * WG + lid, i = k < W ? ws[k] : -1;
-      if (i >= 0 && GROUP(L[e]) == g) F[e] = wide_real(wide_sub(f[base + i], middle));
-    }
+    middle[g] = wide_of(isfinite(m) && isfinite(M) ? (m - M) / 2 : (real)0);
     barrier(CLK_LOCAL_MEM_FENCE);  // the next reduction writes to the memory that this one read
-  }
 #endif
+  }
+  const real term = wide_real(epsilon_term);
+  for (int e = 0; e < EACH; ++e) {
+    const int k = e * WG + lid, i = k < W ? ws[k] : -1;
+    const wide above = wide_sub(i >= 0 ? f[base + i] : wide_of(0), OF(middle, GROUP(L[e])));
+    shift[e] = wide_real(above) < 0 ? term : -term;
+    F[e] = i >= 0 ? wide_real(wide_add(above, wide_of(shift[e]))) : (real)0;
+    up[e] = UP(B[e], H[e], shift[e]), low[e] = LOW(B[e], L[e], shift[e]);
+  }
+  if (lid == 0) pairs.b[2 * PAIRS] = wide_of(0), pairs.up[2 * PAIRS] = pairs.low[2 * PAIRS] = 0;
   const long left = budget - counters[0];
   const int limit = left < most ? (int)max(left, 0L) : most;
   barrier(CLK_GLOBAL_MEM_FENCE);
@@ -312,32 +325,44 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
         const int k = e * WG + lid;
         side[e] = k == pairs.i[a] ? 2 * a : pairs.i[a] >= 0 && k == pairs.j[a] ? 2 * a + 1 : side[e];
       }
-      const int a = side[e] / 2;
-      if (side[e] >= 0 && side[e] % 2 == 0) {
-        pairs.rise[a] = wide_sub(top_of(B[e], H[e]), B[e]), pairs.at_i[a] = F[e] + up[e];
+      const int to = side[e], a = to / 2;
+      if (to >= 0) {
+        pairs.b[to] = B[e], pairs.lo[to] = L[e], pairs.hi[to] = H[e], pairs.shift[to] = shift[e];
+        if (to % 2 == 0) {
+          pairs.rise[a] = wide_sub(top_of(B[e], H[e]), B[e]), pairs.at_i[a] = F[e] + up[e];
 #ifdef NO_BIAS
-        // Where the derivative jumps, the coefficient moves only in the direction of its derivative.
-        const bool rises = F[e] + up[e] < 0, jumps = low[e] < up[e];
-        pairs.fall[a] = wide_pick(jumps && rises, wide_of(0), wide_sub(B[e], bottom_of(B[e], L[e])));
-        if (!rises) pairs.at_i[a] = F[e] + low[e];
-        if (jumps && !rises) pairs.rise[a] = wide_of(0);
+          // Where the derivative jumps, the coefficient moves only in the direction of its derivative.
+          const bool rises = F[e] + up[e] < 0, jumps = low[e] < up[e];
+          pairs.fall[a] = wide_pick(jumps && rises, wide_of(0), wide_sub(B[e], bottom_of(B[e], L[e])));
+          if (!rises) pairs.at_i[a] = F[e] + low[e];
+          if (jumps && !rises) pairs.rise[a] = wide_of(0);
 #endif
-      } else if (side[e] >= 0) {
-        pairs.fall[a] = wide_sub(B[e], bottom_of(B[e], L[e])), pairs.at_j[a] = F[e] + low[e];
+        } else {
+          pairs.fall[a] = wide_sub(B[e], bottom_of(B[e], L[e])), pairs.at_j[a] = F[e] + low[e];
+        }
       }
     }
     find_curves(&pairs, Q, W);
     barrier(CLK_LOCAL_MEM_FENCE);
     if (lid == 0) sweep(&pairs);
     barrier(CLK_LOCAL_MEM_FENCE);
+    // Few items compute in ``wide``, since GPUs may have few units for doubles. They take the numbers from local memory,
+    // and all items select. Otherwise PoCL and Intel's compiler for CPUs lose private variables in the branch.
+    if (lid < 2 * PAIRS && pairs.i[lid / 2] >= 0 && (lid % 2 == 0 || pairs.j[lid / 2] >= 0)) {
+      const wide t = pairs.t[lid / 2], change = lid % 2 ? wide_neg(t) : t, old = pairs.b[lid];
+      const wide lo = pairs.lo[lid], hi = pairs.hi[lid], top = top_of(old, hi), bottom = bottom_of(old, lo);
+      const bool full = !wide_less(change, wide_sub(top, old)), empty = !wide_less(wide_sub(bottom, old), change);
+      const wide moved = wide_pick(full, top, wide_pick(empty, bottom, wide_add(old, change)));
+      pairs.b[lid] = moved;
+      pairs.up[lid] = UP(moved, hi, pairs.shift[lid]), pairs.low[lid] = LOW(moved, lo, pairs.shift[lid]);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
     for (int e = 0; e < EACH; ++e) {
-      if (side[e] < 0) continue;
-      const wide t = pairs.t[side[e] / 2], change = side[e] % 2 ? wide_neg(t) : t;
-      const wide top = top_of(B[e], H[e]), bottom = bottom_of(B[e], L[e]);
-      const bool full = !wide_less(change, wide_sub(top, B[e])), empty = !wide_less(wide_sub(bottom, B[e]), change);
-      B[e] = wide_pick(full, top, wide_pick(empty, bottom, wide_add(B[e], change)));
-      up[e] = UP(B[e], H[e]), low[e] = LOW(B[e], L[e]);
+      const bool paired = side[e] >= 0;
+      const int from = paired ? side[e] : 2 * PAIRS;
+      B[e] = wide_pick(paired, pairs.b[from], B[e]);
+      up[e] = paired ? pairs.up[from] : up[e], low[e] = paired ? pairs.low[from] : low[e];
     }
   }
   for (int e = 0; e < EACH; ++e) {
