@@ -178,6 +178,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     up[e] = UP(B[e], H[e], 0), low[e] = LOW(B[e], L[e], 0);
     diagonal[e] = k < W ? Q[(size_t)k * W + k] : (real)0;
   }
+#pragma unroll
   for (int g = 0; g < GROUPS; ++g) {
 #ifdef NO_BIAS
     middle[g] = wide_of(0);
