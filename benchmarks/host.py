@@ -28,7 +28,7 @@ from clsvm.opencl.runtime import cl
 SETS = ("a9a", "mnist8", "ijcnn1", "covtype20k", "letter", "mnist")
 # Seconds of an NVIDIA H100 for a launch, a blocking copy, an SMO iteration over 1024 rows, and 10^9 multiply-adds of K.
 # gpu-h100-2026-11-27.json has the rates. It has 2.1e-6 s for an iteration that changes one pair; with eight pairs, the
-# time is an estimate: 16 rows of Q are read in place of 2, two barriers are added, and one item finds eight numbers.
+# time is an estimate: 16 rows of Q are read in place of 2, three barriers are added, and one item finds eight numbers.
 LAUNCH, COPY, ITERATION, PRODUCTS = 3e-6, 2e-5, {1: 2.1e-6, 8: 3.3e-6}, 1 / 15e3
 
 

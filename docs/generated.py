@@ -92,7 +92,7 @@ COLUMNS = {  # of a table: (files, columns), as ``columns`` takes them
         "set = data | C | pairs | working sets | SMO iterations | launches | modelled ms = estimate for an H100, ms",
     ),
     "launches": (
-        "host-gpu-profile-2026-11-28.json",
+        "host-gpu-profile-2026-11-30.json",
         "set = data | machines = subproblems | working sets | launches | waiting copies = blocking copies | "
         "GFMA = 10^9 multiply-adds of K",
     ),

@@ -36,16 +36,7 @@ from clsvm.solvers.kernel_rows import KernelRows
 from clsvm.solvers.newton import Newton
 from clsvm.solvers.result import Settings
 from clsvm.solvers.smo import Loop, Optimality
-from clsvm.solvers.state import (
-    SQUARE,
-    Limits,
-    Selection,
-    SmoKernel,
-    State,
-    View,
-    max_working_set,
-    mirror,
-)
+from clsvm.solvers.state import SQUARE, Limits, Selection, SmoKernel, State, View, max_working_set, mirror
 
 # Parts of an outer iteration are timed only for more than UNTIMED rows, because the host must wait for each part.
 UNTIMED = 1024

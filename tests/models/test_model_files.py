@@ -150,11 +150,7 @@ def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"intercept": np.array([np.nan])},
-        {"classes": np.array([np.nan, 1.0])},
-        {"plan": Plan("dense", np.zeros(6), "")},
-    ],
+    [{"intercept": np.array([np.nan])}, {"classes": np.array([np.nan, 1.0])}, {"plan": Plan("dense", np.zeros(6), "")}],
     ids=lambda change: "+".join(change),
 )
 def test_what_could_not_be_read_is_not_written(tmp_path: Path, change: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ def test_figures_and_problems_of_small_kernels(target: Target) -> None:
 
 @needs_clang
 def test_tiles_multiply_and_steps_do_not_wait() -> None:
-    """Of the main loop of a wide tile 85 % are multiply-adds; an iteration with eight pairs passes seven barriers."""
+    """Of the main loop of a wide tile 85 % are multiply-adds; an iteration with eight pairs passes eight barriers."""
     for target in TARGETS[1:]:
         profile = PROFILES[target.profile]
         tile = programs.gram(BUILTIN["rbf"], "rows", "dense", "float32", profile, shape="wide")
@@ -86,7 +86,7 @@ def test_tiles_multiply_and_steps_do_not_wait() -> None:
         (found,) = compilers.compile(tile.text, tile.options, target)
         assert (found.multiply_adds > 0.85, found.spills, found.scratch) == (True, 0, 0)
         (found,) = compilers.compile(step.text, step.options, target)
-        assert (found.barriers, found.spills, found.scratch) == (7, 0, 0)
+        assert (found.barriers, found.spills, found.scratch) == (8, 0, 0)
 
 
 @needs_clang
@@ -169,7 +169,7 @@ def test_the_worst_kernel_comes_first(monkeypatch: pytest.MonkeyPatch, capsys: A
     assert any("tf32" in label for label in nvidia.keys() - other.keys())
     depths = [one["rbf rows dense float32 wide"].options for one in (other, nvidia)]  # of each target's profile
     assert ["-DDEPTH=8" in depths[0], "-DDEPTH=16" in depths[1]] == [True, True]
-    parts = "rbf rows dense float32", "laplacian zero sums", "extremes, count", "update", "subproblem"
+    parts = "rbf rows dense float32", "laplacian zero sums", "extremes, count", "stored", "subproblem"
     for part in (*parts, "pack", "zero"):
         assert any(label.startswith(part) for label in other), part
     assert not any(label.startswith("poly") for label in other)
