@@ -48,14 +48,17 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
   barrier(CLK_GLOBAL_MEM_FENCE);
   int hit_total = 0, miss_total = 0, idle_total = 0;
   for (int e0 = 0; e0 < W; e0 += WG) {
-    const int e = e0 + lid, row = e < W ? ws[e] : -1;
+    // The entries that leave come first. They are most likely hits, and so the order of the sums depends little on what
+    // is in the cache.
+    const int e = e0 + lid, from = e + first, at = e >= used ? e : from < used ? from : from - used;
+    const int row = e < W ? ws[at] : -1;
     bool changed = all && row >= 0;
     for (int p = 0; p < problems && e < W && !all; ++p) {
-      const wide d = delta[(size_t)p * W + e];  // 0 where ws has no row, so that no row is listed there
+      const wide d = delta[(size_t)p * W + at];  // 0 where ws has no row, so that no row is listed there
       changed = changed || wide_less(d, wide_of(0)) || wide_less(wide_of(0), d);
     }
     const int slot = changed && capacity > 0 ? slot_of[row] : -1;
-    const bool leaves = e >= first && e < first + leaving;
+    const bool leaves = at >= first && at < first + leaving;
     const int idle = !all && row >= 0 && !changed && (!leaves || leaving == used);
     int hits_here, misses_here;  // one scan sums hits in bits 0 to 15 and idle rows from bit 16 on
     const int hit = hit_total + (group_scan((changed && slot >= 0) + (idle << 16), scratch, &hits_here) & 0xffff) - 1;
@@ -63,7 +66,7 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     if (changed && slot >= 0) hit_slot[hit] = slot;
     if (changed && slot < 0) miss_row[miss] = row;
     for (int p = 0; p < problems && changed && !all; ++p) {
-      const wide d = delta[(size_t)p * W + e];
+      const wide d = delta[(size_t)p * W + at];
       if (slot >= 0) hit_D[(size_t)p * stride + hit] = d;
       else miss_D[(size_t)p * stride + miss] = d;
     }

@@ -27,15 +27,16 @@
 // coefficient can fall. The solve ends when the violation is at most ``tolerance``, or at most ``shrink`` times its
 // first value. It also ends after ``most`` iterations, or when counters[0] reaches ``budget``.
 // Arrays of the solve, in the type of Q:
-//   F      F = f - (m + M) / 2, with m and M at the start of the solve. So F is near 0 for the rows that change, and has
-//          small rounding errors.
-//   up     g_k - f_k, or infinity if coefficient k cannot rise
-//   low    h_k - f_k, or -infinity if coefficient k cannot fall
+//   F      F = f + shift - (m + M) / 2, with m and M at the start of the solve. shift is epsilon or -epsilon, whichever
+//          makes F smaller. So F is near 0 for the rows that change, and has small rounding errors.
+//   up     g_k - f_k - shift, or infinity if coefficient k cannot rise
+//   low    h_k - f_k - shift, or -infinity if coefficient k cannot fall
+//   other  shift, but with SPLIT, where epsilon is 0, the row's group: -1 or 1
 // Work-items (SIMD style, on CPUs): one for each of several independent problems p. It reads rows of Q in order, in
 // vectors of DW values.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
 // has its own row i, m and M. Both rows i and j of an iteration are of one group.
-// NO_BIAS: the sum of b is free, and F is f. The slope of row k is -g_k if g_k < 0 and b_k can rise, h_k if h_k > 0 and
+// NO_BIAS: the sum of b is free, and F = f + shift. The slope of row k is -g_k if g_k < 0 and b_k can rise, h_k if h_k > 0 and
 // b_k can fall, and otherwise 0. The violation is the largest slope. An iteration changes only one coefficient, that of
 // the row with the largest gain slope^2 / Q_kk.
 // ROWS: the kernel computes a row of Q only when an iteration first needs it, or at the start if the row's coefficient
@@ -48,12 +49,14 @@
 #ifdef SPLIT
 #define GROUPS 2
 #define GROUP(k) (L[k] < 0)
+#define SHIFT(k) 0.0
 #else
 #define GROUPS 1
 #define GROUP(k) 0
+#define SHIFT(k) (double)other[k]
 #endif
-#define UP(k) (B[k] < H[k] ? (real)right_of(0, B[k], e) : (real)INFINITY)
-#define LOW(k) (B[k] > L[k] ? (real)left_of(0, B[k], e) : (real)-INFINITY)
+#define UP(k) (B[k] < H[k] ? (real)right_of(-SHIFT(k), B[k], e) : (real)INFINITY)
+#define LOW(k) (B[k] > L[k] ? (real)left_of(-SHIFT(k), B[k], e) : (real)-INFINITY)
 // Move b_i up and b_j down by the step t that minimises the dual objective, within the bounds.
 #define SMO_STEP \
     const double curve = fmax((double)diagonal[i] + (double)diagonal[j] - 2 * (double)Q[(size_t)i * W + j], TAU); \
@@ -111,13 +114,18 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
 #endif
   for (int k = 0; k < W; ++k) {
     const int i = ws[k];
-    F[k] = (real)((i >= 0 ? f[base + i] : 0) - middle[GROUP(k)]);
+    const double above = (i >= 0 ? f[base + i] : 0) - middle[GROUP(k)];
+#ifdef SPLIT
+    other[k] = L[k] < 0 ? -1 : 1;
+#else
+    other[k] = (real)(above < 0 ? e : -e);
+#endif
+    F[k] = (real)(above + SHIFT(k));
     up[k] = UP(k);
     low[k] = LOW(k);
 #ifndef ROWS
     diagonal[k] = Q[(size_t)k * W + k];
 #endif
-    other[k] = L[k] < 0 ? -1 : 1;  // the row's group, with SPLIT
   }
   const long left = budget - counters[0];
   const int limit = left < most ? (int)max(left, 0L) : most;

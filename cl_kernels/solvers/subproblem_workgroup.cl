@@ -39,11 +39,12 @@
 // row of Q. The rows of a part belong to items of whole sub-groups (least.cl). So the same reduction finds the choice of
 // the working set and the choice of each part.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
-// has its own candidate for row i, its own m and M, and its own violation. The larger violation counts. The group of the chosen row j
-// gives row i. An iteration changes one pair.
-// NO_BIAS: the sum of b is free, and F = f + shift. An iteration changes single coefficients, in place of pairs. The slope of row k is the
-// absolute value of its gradient if the objective falls when b_k moves within its bounds, and otherwise 0. The violation
-// is the largest slope. Each part chooses the row with the largest gain slope^2 / Q_kk. t_a may be negative.
+// has its own candidate for row i, its own m and M, and its own violation. The larger violation counts. The group of the
+// chosen row j gives row i. An iteration changes one pair.
+// NO_BIAS: the sum of b is free, and F = f + shift. An iteration changes single coefficients, in place of pairs. The
+// slope of row k is the absolute value of its gradient if the objective falls when b_k moves within its bounds, and
+// otherwise 0. The violation is the largest slope. Each part chooses the row with the largest gain slope^2 / Q_kk. t_a
+// may be negative.
 #ifndef EACH
 #define EACH 1  // rows of the working set that an item owns
 #endif

@@ -12,7 +12,6 @@ The methods take and return transposed arrays: (k, m) for V, and (k, n) for K V.
 
 Sums are doubles, or pairs of floats on devices without doubles. In forward_back, groups of a few terms are first added
 in the dtype of K. The order of all additions is fixed, so repeated calls return the same bits.
-
 :class:`Cross` computes the three products for any number of rows in the host's memory, or in a memory-mapped file. A
 pass is one product over all rows X. Cross chooses one of three ways, by the memory that they need and their cost:
 

@@ -390,11 +390,8 @@ class Gram(Operator):
     def between(self, pair: PanelPair, K: Buffer, update: Update | None) -> None:
         of, other = pair.panel.capacity // pair.matrices, pair.right.capacity // pair.matrices
         store = None if update else Store((K,), other, of, self.slot(other))
-        passes, product = (
-            self.reader.over_panel(range(of // self.rows.lanes), pair),
-            "tile update" if update else "tile",
-        )
-        _run(self._launches(product, pair.right, passes, 0, store, update))
+        passes = self.reader.over_panel(range(of // self.rows.lanes), pair)
+        _run(self._launches("tile update" if update else "tile", pair.right, passes, 0, store, update))
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None, end: int = 0) -> None:
         groups = range(end // self.rows.lanes) if end else self.groups

@@ -140,7 +140,7 @@ class StoredGram(Operator):
 
     def __init__(self, stream: Stream, store: Store, rows: Rows, kernel: Any, vectors: Operator | None = None) -> None:
         self.stream, self.rows, self.kernel, self._store, self._vectors = stream, rows, kernel, store, vectors
-        self.width, self.at_once = (vectors.width, vectors.at_once) if vectors else (_WHOLE, True)
+        self.width, self.at_once = vectors.width if vectors else _WHOLE, vectors is None
         kernels = (stream.variant(programs.stored(stream.profile, rows.dtype), name) for name in _KERNELS)
         self._update, self._gather_tile, self._add_between = kernels
 

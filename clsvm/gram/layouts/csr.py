@@ -14,8 +14,7 @@ columns. If two layouts store the same columns densely, their kernel values have
 An inverted index lists, for each column, the rows of X that have an entry in the column. For a right-hand row u, a
 product reads only the columns in which u has entries. The layouts csr and hybrid read all entries of X. An index saves
 most of the work if few rows share a column. X is divided into blocks of rows, each with an index of its own. Blocks are
-so small that the sums of u with all rows of a block stay in a core's cache. Only CPUs use an inverted index. Other
-devices store rows as hybrid instead.
+so small that the sums of u with all rows of a block stay in a core's cache. Devices other than CPUs use hybrid instead.
 
 References: Zobel and Moffat 2006, inverted indices of text retrieval; Gustavson 1978, the product of two sparse
 matrices row by row.
@@ -209,10 +208,9 @@ class CsrReader(Reader):
     def over_panel(self, groups: range, pair: PanelPair) -> Iterator[Launch]:
         """Copy the rows U of a product K(R, U) to ``pair.right`` block by block. Yield a launch for each block.
 
-        The launch computes the kernel values between the rows R and the block of U. The buffer ``pair.at`` lists
-        positions of rows in the matrix X, and V is the number of rows that OpenCL kernels compute side by side. For
-        each g in ``groups``, R includes the V rows of X at the positions at[V * g + v], v = 0 .. V - 1. The kernels
-        read R from X itself, and do not use ``pair.panel``.
+        The launch computes the kernel values between the rows R and the block of U. V is the number of rows that OpenCL
+        kernels compute side by side. For each g in ``groups``, R includes the V rows of X at the positions
+        pair.at[V * g + v], v = 0 .. V - 1. The kernels read R from X itself, and do not use ``pair.panel``.
         """
         _, rows, right, count, _ = pair
         stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
