@@ -254,14 +254,14 @@ class Operator(Protocol):
         """
 
     def between(self, pair: PanelPair, K: Buffer, update: Update | None) -> None:
-        """Compute the kernel matrix K(R, U) between two sets of rows of X, the rows U and R of the panels in ``pair``.
+        """Compute the kernel matrix K(U, R) between two sets of rows of X, the rows R and U of the panels in ``pair``.
 
-        The rows U are those of ``pair.panel``, and the rows R those of ``pair.right``. The outputs of several matrices
+        The rows R are those of ``pair.panel``, and the rows U those of ``pair.right``. The outputs of several matrices
         follow each other. The attribute ``at_once`` says whether the operator allows several matrices.
 
         pair: the two panels.
-        K: buffer to which the matrix K(R, U) is written if ``update`` is None. Otherwise the buffer is not used.
-        update: None, or an object with weights D of the rows R, and with the sums to which D K(R, U) is added.
+        K: buffer to which the matrix K(U, R) is written if ``update`` is None. Otherwise the buffer is not used.
+        update: None, or an object with weights D of the rows U, and with the sums to which D K(U, R) is added.
         """
 
     def use(self, units: Units | None) -> None:

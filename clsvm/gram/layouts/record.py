@@ -284,10 +284,13 @@ class Reader(ABC):
 
     @abstractmethod
     def over_panel(self, groups: range, pair: PanelPair) -> Iterator[Launch]:
-        """Yield the launches of a product K(R, U) between rows R of one panel and rows U of another, or of several.
+        """Yield the launches of a product K(R, U) between rows R of one panel and rows U of another.
+
+        If ``pair.matrices`` is above 1, the launches compute several such products.
 
         groups: the lane groups of ``pair.panel`` that are the rows R. A lane group is V rows whose values are
             interleaved.
+        pair: the two panels.
         """
 
 
