@@ -30,7 +30,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm import arrays
+from clsvm import arrays, system
 from clsvm.arrays import Data
 from clsvm.errors import BufferSizeError, DeviceError, MemoryLimitError
 from clsvm.gram import layouts
@@ -58,6 +58,7 @@ BLOCK = 256 << 20  # largest size in bytes of a block of rows of X; class BlockG
 UNIFIED, COPIED = 2 << 20, 64 << 20
 # MIN_ROWS: blocks of up to MIN_ROWS rows may exceed the limit of UNIFIED bytes. With fewer rows, some cores would idle.
 MIN_ROWS = 1280
+CACHED_SHARE = 0.5  # a mapped file of at most this share of the free memory of the host is assumed to stay in memory
 ONE, TWO, COPY = (
     1.1,  # ONE: a pass over X takes 1.1 times the bytes of a block of rows, if one block is in memory at a time
     3,  # TWO: a pass over X takes 3 times the bytes of a block of rows, if a second block is copied during computations
@@ -134,8 +135,10 @@ class Streamed:
         self, stream: Stream, X: Data, plan: Plan, dtype: str, row_extra: int = 0, again: bool = False
     ) -> None:
         self.stream, self.X, self.dtype, self.itemsize = stream, X, dtype, np.dtype(dtype).itemsize
-        self._files = {file: file.size() for file in arrays.mapped(X)}
-        shared, left = stream.unified and not self._files and not sp.issparse(X), stream.limit - stream.allocated
+        self._files, left = {file: file.size() for file in arrays.mapped(X)}, stream.limit - stream.allocated
+        # Many passes over a file that the page cache can hold read it in place. Otherwise a thread reads blocks ahead.
+        in_memory = not self._files or (again and X.nbytes <= CACHED_SHARE * (system.available() or 0))
+        shared = stream.unified and in_memory and not sp.issparse(X)
         self.near = near = shared and X.nbytes <= stream.info.largest_buffer
         self.single = layouts.streamed_plan(plan, X, left) if again else layouts.single_pass_plan(plan, X)
         row = layouts.row_bytes(self.single, X, self.itemsize)
@@ -311,6 +314,7 @@ class Window:
 
             def blocks() -> Iterator[range]:
                 for some in self._passing.following():
+                    self._passing.check_files()
                     groups = range(some.start // rows.lanes, -(-some.stop // rows.lanes))
                     self._packer.rows(source, groups, places, where, values)
                     yield groups
@@ -329,6 +333,7 @@ class Window:
         if panel.capacity not in self._panel_at:
             self._panel_at[panel.capacity] = stream.upload(np.array(groups, np.int64) * panel.width * d)
         where = Columns(*[self._panel_at[panel.capacity]] * 3)
+        self._passing.check_files()
         with stream.view(self._passing.X) as (source, begin):
             self._packer.rows(Source(0, n, d, source, begin), groups, ids, where, panel.values)
         self._packer.norms(groups, where, panel.values, panel.uu)

@@ -239,6 +239,7 @@ PROFILES = {
         hybrid_cost=0.9,
         hit_cost=23.0,
         value_cost=23.0,
+        cache_cost=20.0,
     ),
     "gpu": _GPU,
     # Costs were measured on an H100. The block size "wide" needs 42 KB of local memory; other GPUs may have only 32 KB.

@@ -1,5 +1,7 @@
 """Products of rows that pass through a device in blocks, beside those of rows in one go."""
 
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,15 @@ from tests.gram.panels import gathered, products, store, stored, tile
 
 N, D, W = 260, 24, 36
 RBF = make("rbf", gamma=0.05)
-FORMS = ("dense", "mapped", "clustered", "csr", "element-wise", pytest.param("hybrid", marks=pytest.mark.oclgrind))
+FORMS = (
+    "dense",
+    "mapped",
+    "file",
+    "clustered",
+    "csr",
+    "element-wise",
+    pytest.param("hybrid", marks=pytest.mark.oclgrind),
+)
 
 
 def in_file(X: np.ndarray, folder: Path) -> Any:
@@ -33,10 +43,10 @@ def in_file(X: np.ndarray, folder: Path) -> Any:
 def rows_of(form: str, folder: Path = Path()) -> tuple[Any, str]:
     """(X (n, d), layout)."""
     rng = np.random.default_rng(1)
-    X = rng.normal(size=(N, D)) * (rng.random((N, D)) < (1 if form in ("dense", "mapped") else 0.3))
+    X = rng.normal(size=(N, D)) * (rng.random((N, D)) < (1 if form in ("dense", "mapped", "file") else 0.3))
     if form == "hybrid":
         X[:, 7] = 1 + rng.random(N)
-    if form == "mapped":
+    if form in ("mapped", "file"):
         return in_file(X, folder), "dense"
     if form == "element-wise":
         return sp.csr_matrix(X), "csr"
@@ -96,15 +106,19 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.sample(9)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_same_bits_as_in_one_piece(
-    profile: str, device: str, form: str, tmp_path: Path, small_blocks: None, stream: Stream
+    profile: str, device: str, form: str, tmp_path: Path, small_blocks: None, stream: Stream, monkeypatch: Any
 ) -> None:
-    if thrifty(device) and (form in ("mapped", "clustered") or profile == "gpu-pair"):
+    """A form "file" is a mapped file that no memory holds."""
+    if thrifty(device) and (form in ("mapped", "file", "clustered") or profile == "gpu-pair"):
         pytest.skip("dense and CSR rows show it; pairs of floats differ in arithmetic alone")
+    monkeypatch.setattr(blocks, "CACHED_SHARE", 0.5 * (form != "file"))
     X, kind = rows_of(form, tmp_path)
     kernel = make("laplacian", gamma=0.05) if form == "element-wise" else RBF
     whole = made(stream, products(stream, X, kernel, kind))
     gram = in_blocks(stream, X, kind, kernel)
     assert "which pass through the device" in gram.rows.describe()
+    in_place = form in ("dense", "mapped", "clustered") and stream.unified and stream.profile.wide != "pair"
+    assert (gram._window is not None) == in_place
     some = made(stream, gram)
     close = 2e-5 if form == "hybrid" else 0  # (in another order of columns)
     for one, expected in zip(some, whole, strict=True):
@@ -194,6 +208,16 @@ def test_what_fits_is_in_one_piece(device: str) -> None:
             assert type(products_of(stream, X, plan, RBF, "float32")) is expected
             assert stream.peak <= limit
             assert stream.allocated >= 4 * 4096
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows shortens no file that is mapped")
+@pytest.mark.parametrize("work", ["gather", "pass"])
+def test_a_file_cut_short_between_passes(work: str, tmp_path: Path, small_blocks: None, stream: Stream) -> None:
+    gram = in_blocks(stream, *rows_of("mapped", tmp_path))
+    panel, places, count = gathered(stream, gram, np.arange(W))
+    os.truncate(tmp_path / "X.npy", 100)
+    with pytest.raises(ValueError, match=r"memory-mapped file had \d+ bytes and now has 100"):
+        gram.gather(panel, places, count) if work == "gather" else gram.accumulate(panel, count, None, None)
 
 
 def test_more_counted_than_a_panel_holds(small_blocks: None, stream: Stream) -> None:
