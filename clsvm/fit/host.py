@@ -191,7 +191,7 @@ class HostFit:
             return status is None
 
         try:
-            with few_threads(K.shape[0]):
+            with few_threads(K.shape[0] ** 3):
                 most = np.inf if settings.max_iter < 0 else settings.max_iter
                 found = active_set.solve(K, problem, best, tol_share * settings.tol, should_continue, most)
         except KeyboardInterrupt:
@@ -237,7 +237,7 @@ class HostFit:
         if kernel.name == "linear" and not sp.issparse(X) and problem.balanced:
             centre = X.mean(axis=0, dtype=np.float64)
             rows = X - centre
-            with few_threads(m):
+            with few_threads(m**3):
                 return KernelValues(rows @ rows.T, scale, rows @ centre + centre @ centre / 2)
         if m * m * d > ON_HOST and stream.profile.wide == "double":
             try:
@@ -250,7 +250,7 @@ class HostFit:
                 return KernelValues(K, scale).centred(problem)
             except (MemoryLimitError, BufferSizeError):  # the host computes K below, in more time but in less memory
                 pass
-        with few_threads(m):
+        with few_threads(m**3):
             K = kernel(X)
         certificate.finite(K, kernel)
         host_scale = 2 * float(np.abs(K).max(initial=0.0)) if more_precise(kernel, X.shape) else scale

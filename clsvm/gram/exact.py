@@ -49,7 +49,7 @@ ROWS_FACTOR = 1.25
 # symmetric_sums needs |S| >= SUPPORT_SHARE * |R union S|, for the requested rows R and the support vectors S.
 SUPPORT_SHARE = 0.6
 BLOCK = 128  # symmetric_sums computes this many rows of K at a time, a number that keeps sub-buffers aligned
-ONE_THREAD = 1024  # BLAS uses one thread for products of at most this many rows
+ONE_THREAD = 1024**3  # BLAS uses one thread for products of at most this many multiply-adds
 BLOCK_VALUES = 1 << 15  # number of values of K in a block on the host, so that a CPU cache holds the block
 
 
@@ -263,7 +263,7 @@ class HostBlocks:
         """Return K[rows][:, columns]."""
         self._left -= len(rows) * len(columns)
         if self._K is None and isinstance(self._kernel, Kernel):
-            with few_threads(len(rows)):
+            with few_threads(len(rows) * len(columns) * self._X.shape[1]):
                 if self._left > 0 or not self._whole:
                     return self._between(self._kernel, self._X[rows], self._X[columns])
                 self._K = self._between(self._kernel, self._X, self._X)
@@ -285,9 +285,9 @@ class HostBlocks:
         return out
 
 
-def few_threads(m: int) -> AbstractContextManager[Any]:
-    """Return a context that limits BLAS to one thread for products of ``m`` rows, if m <= ONE_THREAD.
+def few_threads(work: int) -> AbstractContextManager[Any]:
+    """Return a context that limits BLAS to one thread for ``work`` multiply-adds, if work <= ONE_THREAD.
 
-    For so few rows, several threads would mostly wait for one another.
+    For small products, several threads would mostly wait for one another.
     """
-    return one_thread() if m <= ONE_THREAD else nullcontext()
+    return one_thread() if work <= ONE_THREAD else nullcontext()

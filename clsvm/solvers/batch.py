@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clsvm.gram.exact import few_threads
 from clsvm.gram.products import Operator, counts
 from clsvm.opencl.stream import Buffer, Stream, join_arrays
 from clsvm.problem import Constraint, Problem, Subproblem, Vector
@@ -38,7 +39,6 @@ from clsvm.report import Status
 from clsvm.solvers import certificate, gradients
 from clsvm.solvers.result import Result
 from clsvm.solvers.state import Limits, SmoKernel, View, max_working_set
-from clsvm.threads import one_thread
 
 # On GPUs, a subproblem of more than SMALL rows is padded to a multiple of the size of a work-group.
 # On GPUs, a subproblem of at most SMALL rows is padded to a multiple of min(SMALL, size of a work-group).
@@ -341,9 +341,7 @@ class _Batch:
 
         The sample of a subproblem has 16 to 31 support vectors with coefficients of all sizes. If there are fewer
         support vectors, the sample has all of them. A rounding error is the difference between an entry of ``self.f``
-        and the same gradient in float64. If the function ``request.sample`` is given, it computes the kernel values for
-        the float64 gradients on the host. Otherwise :meth:`_respond_exactly` computes the float64 gradients. The call
-        does not change ``self.f``.
+        and the same gradient in float64. The call does not change ``self.f``.
 
         subproblems: mask (B,) of the subproblems to measure. The result is 0 for subproblems outside the mask.
         """
@@ -352,15 +350,9 @@ class _Batch:
             used = np.flatnonzero(self.b[p])
             by_size = used[np.argsort(-np.abs(self.b[p, used]), kind="stable")]
             mask[p, by_size[:: max(1, len(used) // SAMPLE)]] = True
-        if self.request.sample:
-            self._by_host(self.request.sample, mask)
-        else:
-            self._respond_exactly(mask)
+        self._respond_exactly(mask)
         error = np.abs(self.f - before).max(axis=1)
-        if self.request.sample:  # the gradients f were changed on the host only, so only the host's f is restored
-            self.f = before
-        else:
-            self._restore(before)
+        self._restore(before)
         return np.asarray(error)
 
     def _restore(self, f: Vector) -> None:
@@ -388,10 +380,11 @@ class _Batch:
         kernel values on the host. Otherwise the device computes f, by products with the kernel matrix in float64.
         """
         assert self.request.exact
-        few = int((mask.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
-        gram = (few and self.request.sample) or self.request.exact()
+        values, rows = int((mask.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()), self.gram.rows
+        gram = (values <= ON_HOST * rows.n * rows.d and self.request.sample) or self.request.exact()
         if callable(gram):
-            self._by_host(gram, mask)
+            with few_threads(values * rows.d):
+                self._by_host(gram, mask)
         else:
             some, requests, q, at = np.flatnonzero(mask.any(axis=1)).tolist(), [], self.problem.q, self.positions
             for p in some:
@@ -407,10 +400,9 @@ class _Batch:
         block: function that computes kernel values K[rows, columns].
         mask: mask (B, W) of rows; row p marks rows of subproblem p, which is padded to W rows.
         """
-        with one_thread():
-            for p in np.flatnonzero(mask.any(axis=1)).tolist():
-                rows, entries, used = self.subproblems[p].rows, np.flatnonzero(mask[p]), np.flatnonzero(self.b[p])
-                self.f[p, entries] = block(rows[entries], rows[used]) @ self.b[p, used] + self.problem.q[p, entries]
+        for p in np.flatnonzero(mask.any(axis=1)).tolist():
+            rows, entries, used = self.subproblems[p].rows, np.flatnonzero(mask[p]), np.flatnonzero(self.b[p])
+            self.f[p, entries] = block(rows[entries], rows[used]) @ self.b[p, used] + self.problem.q[p, entries]
 
     def _results(
         self, done: list[int], optimality: certificate.Extremes, numbers: list[list[Any]]

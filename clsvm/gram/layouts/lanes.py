@@ -471,7 +471,7 @@ class Lanes(Layout):
         rounds = tiles // (units * TILES)
         # A launch may compute only a triangle of the symmetric K(U, U). The rows of a triangle differ in length.
         # With one block of K(U, U) for each work-item, OpenCL can spread blocks of unequal cost evenly over the cores.
-        uneven = of_panel and rounds < UNEVEN
+        uneven = "SYMMETRIC" in numbers and rounds < UNEVEN
         if uneven or "GROUPS" not in numbers:
             return tiles
         return min(tiles, units * max(1, min(rounds, int(groups * cells / (units * WORTH)))))
