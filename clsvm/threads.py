@@ -1,8 +1,8 @@
 """Interrupt worker threads, and limit the threads of the host's linear algebra (BLAS).
 
 A worker thread calls :func:`stop_on` with an event. Long computations call :func:`check_interrupt`, which raises
-KeyboardInterrupt once the event is set. ``one_thread`` and ``all_threads`` are context managers that set the number of
-BLAS threads.
+KeyboardInterrupt once the event is set. ``one_thread`` and :func:`threads_for` are context managers that set the
+number of BLAS threads.
 """
 
 import os
@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from threadpoolctl import ThreadpoolController
 
+SMALL_WORK = 1 << 30  # linear algebra with fewer multiply-adds uses one thread
 _local = threading.local()  # _local.stop is the event that ends this worker thread's computation
 
 
@@ -69,6 +70,17 @@ class _OneThread:
 
 
 one_thread = _OneThread()
-all_threads = one_thread.all
+
+
+def threads_for(work: float) -> AbstractContextManager[object]:
+    """Return a context in which linear algebra uses one thread if ``work`` is small, else all threads.
+
+    For small matrices, several threads would mostly wait for one another.
+
+    work: number of multiply-adds. Nothing else decides the number of threads, so the bits of results are reproducible.
+    """
+    return one_thread() if work < SMALL_WORK else one_thread.all()
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=one_thread.forked)

@@ -8,6 +8,7 @@ needs no float64 check, because its gradients are computed in float64.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.gram import layouts
-from clsvm.gram.exact import few_threads
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram
 from clsvm.kernels import Kernel, Precomputed
@@ -27,13 +27,14 @@ from clsvm.problem import Constraint, Problem, Vector
 from clsvm.report import Point, Status
 from clsvm.solvers import active_set, certificate
 from clsvm.solvers.result import Result, Settings, ended
-from clsvm.threads import check_interrupt
+from clsvm.threads import check_interrupt, one_thread, threads_for
 
 # The host solves problems of at most MOST coefficients. For Crammer and Singer's multiclass SVM the limit is COUPLED.
 MOST, COUPLED = 4096, 600
 COPIES = 4  # number of matrices of (coefficients)^2 values that a solve needs in memory, in addition to K
-# After Profile.patience * (number of coefficients) + EXTRA_STEPS SMO iterations, the host takes over from a device.
+# After Profile.most_steps(number of coefficients) + EXTRA_STEPS SMO iterations, the host takes over from a device.
 EXTRA_STEPS = 4096
+FEW_THREADS = 1024  # the active set method uses one thread for at most this many coefficients
 # If SMO reaches tol with a relative duality gap > COARSE_GAP, the host may lower the KKT violation to FINE_TOL * tol.
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
 # The host may continue a solve of at most FEW_ROWS rows that SMO ended with a relative duality gap > FEW_COARSE.
@@ -191,7 +192,8 @@ class HostFit:
             return status is None
 
         try:
-            with few_threads(K.shape[0] ** 3):
+            # A long solve does not wait for other threads' linear algebra, nor they for it.
+            with one_thread() if len(K) <= FEW_THREADS else nullcontext():
                 most = np.inf if settings.max_iter < 0 else settings.max_iter
                 found = active_set.solve(K, problem, best, tol_share * settings.tol, should_continue, most)
         except KeyboardInterrupt:
@@ -237,7 +239,7 @@ class HostFit:
         if kernel.name == "linear" and not sp.issparse(X) and problem.balanced:
             centre = X.mean(axis=0, dtype=np.float64)
             rows = X - centre
-            with few_threads(m**3):
+            with threads_for(m**3):
                 return KernelValues(rows @ rows.T, scale, rows @ centre + centre @ centre / 2)
         if m * m * d > ON_HOST and stream.profile.wide == "double":
             try:
@@ -250,7 +252,7 @@ class HostFit:
                 return KernelValues(K, scale).centred(problem)
             except (MemoryLimitError, BufferSizeError):  # the host computes K below, in more time but in less memory
                 pass
-        with few_threads(m**3):
+        with threads_for(m**3):
             K = kernel(X)
         certificate.finite(K, kernel)
         host_scale = 2 * float(np.abs(K).max(initial=0.0)) if more_precise(kernel, X.shape) else scale

@@ -152,7 +152,7 @@ class PreparedFit:
         began, found, share, most = perf_counter(), None, None, settings["max_iter"]
         small = host.can_solve(self.stream, problem)
         if self.is_finest or not self.precision_insufficient(problem, self.settings.tol):
-            patience = self.stream.profile.patience * problem.q.size + host.EXTRA_STEPS
+            patience = self.stream.profile.most_steps(problem.q.size) + host.EXTRA_STEPS
             given = patience if small and not 0 <= most <= patience else most
             found = self.solve_smo(problem, **settings | {"max_iter": given})
         if small:

@@ -13,7 +13,6 @@ double precision or memory, or if |x - y|^2 from inner products is too imprecise
 
 import contextlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -31,7 +30,7 @@ from clsvm.gram.products import Gram, Operator, Store, Update
 from clsvm.gram.responses import ALL, PANEL, SECTIONS, TILE, Support
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.stream import Stream
-from clsvm.threads import one_thread
+from clsvm.threads import threads_for
 
 Vector = NDArray[np.float64]
 # Exact: a function of r row numbers ``rows`` and coefficients b (problems, n) that returns b K[:, rows] (problems, r)
@@ -49,7 +48,6 @@ ROWS_FACTOR = 1.25
 # symmetric_sums needs |S| >= SUPPORT_SHARE * |R union S|, for the requested rows R and the support vectors S.
 SUPPORT_SHARE = 0.6
 BLOCK = 128  # symmetric_sums computes this many rows of K at a time, a number that keeps sub-buffers aligned
-ONE_THREAD = 1024**3  # BLAS uses one thread for products of at most this many multiply-adds
 BLOCK_VALUES = 1 << 15  # number of values of K in a block on the host, so that a CPU cache holds the block
 
 
@@ -263,7 +261,7 @@ class HostBlocks:
         """Return K[rows][:, columns]."""
         self._left -= len(rows) * len(columns)
         if self._K is None and isinstance(self._kernel, Kernel):
-            with few_threads(len(rows) * len(columns) * self._X.shape[1]):
+            with threads_for(len(rows) * len(columns) * self._X.shape[1]):
                 if self._left > 0 or not self._whole:
                     return self._between(self._kernel, self._X[rows], self._X[columns])
                 self._K = self._between(self._kernel, self._X, self._X)
@@ -283,11 +281,3 @@ class HostBlocks:
         for some in (slice(first, first + step) for first in range(0, len(X), step)):
             out[some] = kernel.at(xx[some, None], yy, X[some] @ Y.T)
         return out
-
-
-def few_threads(work: int) -> AbstractContextManager[Any]:
-    """Return a context that limits BLAS to one thread for ``work`` multiply-adds, if work <= ONE_THREAD.
-
-    For small products, several threads would mostly wait for one another.
-    """
-    return one_thread() if work <= ONE_THREAD else nullcontext()

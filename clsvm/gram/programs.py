@@ -81,7 +81,9 @@ PRODUCTS = {
     "both": Product(("-DSTORE", "-DUPDATE")),
     "both, slabs": Product(("-DSTORE", "-DUPDATE", f"-DSLABS={SLABS}")),
     "tile": Product(("-DSTORE", "-DNEAR", _MATRICES), tile=True, without=("two",)),
-    "symmetric tile": Product(("-DSTORE", "-DNEAR", "-DSYMMETRIC=1", _MATRICES), tile=True, simd=True, without=("two",)),
+    "symmetric tile": Product(
+        ("-DSTORE", "-DNEAR", "-DSYMMETRIC=1", _MATRICES), tile=True, simd=True, without=("two",)
+    ),
     "tile update": Product(("-DUPDATE", _MATRICES), tile=True, without=("two",)),
     "sections": Product(_SECTIONS, layout=DENSE.name, without=("two", "few")),
     "sections, one group": Product(_SECTIONS, simd=True, layout=DENSE.name, without=("two", "few"), single=True),

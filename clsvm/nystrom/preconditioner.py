@@ -44,7 +44,6 @@ stored separately. Before a factor is used, the factor's diagonal is copied to t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +51,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
 from clsvm import linalg
-from clsvm.threads import all_threads, one_thread
+from clsvm.threads import SMALL_WORK, one_thread, threads_for
 
 Vector = NDArray[np.float64]
 Values = Callable[[slice], NDArray[np.floating]]
@@ -66,7 +65,6 @@ JITTER, GROWTH = 4.0, 10.0
 # MAX_PIVOT_TOL_64: upper limit of t if the devices have float64.
 MAX_PIVOT_TOL, MAX_PIVOT_TOL_64 = 1e-4, 1e-8
 SINGULAR = 1e10  # if the inducing points' kernel matrix has a larger condition number, points may be left out
-SMALL_WORK = 1 << 30  # linear algebra with fewer multiply-adds uses one thread
 # Triangles of a matrix are copied _BLOCK columns at a time.
 # Sums over sampled rows take _ROWS rows at a time if the matrix B is stored, else _SUMMED rows at a time.
 _BLOCK, _ROWS, _SUMMED = 512, 4096, 1024
@@ -166,7 +164,7 @@ class Preconditioner:
         np.fill_diagonal(factors, diagonal + self.jitter)
         self._R: Vector | None = None
         self.error = self.jitter
-        with _threads(self.m**3 / 3):
+        with threads_for(self.m**3 / 3):
             if not self._factor(factors, lower=False) or _condition(factors) > SINGULAR:
                 np.fill_diagonal(factors, diagonal)
                 # The first factorisation overwrote only the upper triangle. The lower one still has the kernel matrix.
@@ -249,7 +247,7 @@ class Preconditioner:
         K = K if self.pivots is None else K.T[self.pivots].T
         np.fill_diagonal(self._factors, self._diagonal_T)
         T = self._factors.astype(dtype, copy=False)
-        with _threads(K.size * self.rank):
+        with threads_for(K.size * self.rank):
             self._B = solve(1.0, T, np.asarray(K, dtype, order="F"), side=1, overwrite_b=1).T
         if not np.isfinite(self._B).all():
             raise _out_of_range(K.dtype)
@@ -330,9 +328,9 @@ class Preconditioner:
             if values:
                 factors = self._gram_of_sums(values, scale)
             else:
-                with _threads(len(D) * self.rank**2):
+                with threads_for(len(D) * self.rank**2):
                     factors = self._gram_of_points(scale) if self._B is None else self._gram_of_rows(self._B, scale)
-            with _threads(self.rank**3 / 3):
+            with threads_for(self.rank**3 / 3):
                 np.fill_diagonal(factors, factors.diagonal() + (penalty + self.shift))
                 if self._factor(factors, lower=True):
                     break
@@ -356,11 +354,11 @@ class Preconditioner:
         for first in range(0, len(scale), _SUMMED):
             some = slice(first, first + _SUMMED)
             K = values(some)
-            with _threads(K.size * self.rank):
+            with threads_for(K.size * self.rank):
                 G = blas.dsyrk(1.0, K * scale[some, None], beta=1.0, c=G, trans=1, overwrite_c=1)
         if not np.isfinite(G.diagonal()).all():
             raise _out_of_range(K.dtype)
-        with _threads(self.rank**3):
+        with threads_for(self.rank**3):
             G, _ = lapack.dsygst(G, factors, overwrite_a=1)
         self._set_lower(G.T)
         return factors
@@ -464,7 +462,7 @@ class Preconditioner:
         alpha_i is row i of ``alpha``. R (r, m) is a factor of K = R'R, up to rounding, where ' transposes. If K was
         factored without pivots, R is the upper triangular Cholesky factor T.
         """
-        with _threads(alpha.size * self.rank):
+        with threads_for(alpha.size * self.rank):
             if self._R is not None:
                 return np.asarray(alpha @ self._R.T)
             np.fill_diagonal(self._factors, self._diagonal_T)
@@ -472,7 +470,7 @@ class Preconditioner:
 
     def _solve(self, rows: Vector, diagonal: Vector, lower: int, trans: int) -> Vector:
         np.fill_diagonal(self._factors, diagonal)
-        with _threads(rows.size * len(self._factors)):
+        with threads_for(rows.size * len(self._factors)):
             if len(rows) == 1:
                 found = blas.dtrsv(self._factors, rows[0], lower=lower, trans=trans)[None]
             else:
@@ -482,14 +480,6 @@ class Preconditioner:
 
 def _out_of_range(dtype: Any) -> ValueError:
     return ValueError(f"kernel values between rows and inducing points exceed the range of {dtype}: scale X")
-
-
-def _threads(work: float) -> AbstractContextManager[object]:
-    """Return a context in which linear algebra uses one thread if ``work`` is small, else all threads.
-
-    work: number of multiply-adds. Nothing else decides the number of threads, so the bits of results are reproducible.
-    """
-    return one_thread() if work < SMALL_WORK else all_threads()
 
 
 def _condition(T: Vector) -> float:

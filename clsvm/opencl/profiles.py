@@ -43,6 +43,10 @@ def shape_class(working: int) -> str:
     return "two" if working <= 2 else "few" if working <= 16 else "many"
 
 
+# The host solves a dual problem of m coefficients by about HOST_STEPS * m^3 multiply-adds of a Cholesky factorisation.
+HOST_STEPS = 2.5
+
+
 @dataclass(frozen=True)
 class Profile:
     """Hold sizes for OpenCL kernels, and costs of operations, for a kind of device.
@@ -130,9 +134,8 @@ class Profile:
     factor_cost
         cost of a multiply-add of the host's Cholesky factorisation in one thread.
     patience
-        limit of SMO iterations for a small dual problem, divided by the number of coefficients of the problem. If the
-        device has not solved the problem after about ``patience`` * (number of coefficients) SMO iterations, the host
-        solves it.
+        SMO iterations for each coefficient of a small dual problem that the device makes at least, before the host
+        solves the problem (:meth:`most_steps`).
     wide
         number type of gradients and coefficients: "double", or "pair". A pair is two float32 numbers, whose sum is the
         value. This attribute has nothing to do with the tile size "wide".
@@ -168,6 +171,15 @@ class Profile:
     factor_cost: float = 3.0
     patience: int = 100
     wide: str = "double"
+
+    def most_steps(self, m: int) -> int:
+        """Return the number of SMO iterations after which the host solves a dual problem of m coefficients.
+
+        SMO gets ``patience`` iterations for each coefficient. If the host would take longer, SMO gets as much time as
+        the host is expected to take.
+        """
+        step = self.smo_cost + self.smo_row_cost * min(m, self.working_set)
+        return int(max(self.patience * m, HOST_STEPS * self.factor_cost * m**3 / step))
 
     def lacks(self, dtype: str) -> bool:
         """Return whether the device cannot compute in ``dtype``, such as float64."""

@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.exact import few_threads
 from clsvm.gram.products import Operator, counts
 from clsvm.opencl.stream import Buffer, Stream, join_arrays
 from clsvm.problem import Constraint, Problem, Subproblem, Vector
@@ -39,6 +38,7 @@ from clsvm.report import Status
 from clsvm.solvers import certificate, gradients
 from clsvm.solvers.result import Result
 from clsvm.solvers.state import Limits, SmoKernel, View, max_working_set
+from clsvm.threads import threads_for
 
 # On GPUs, a subproblem of more than SMALL rows is padded to a multiple of the size of a work-group.
 # On GPUs, a subproblem of at most SMALL rows is padded to a multiple of min(SMALL, size of a work-group).
@@ -68,7 +68,7 @@ class Request(NamedTuple):
     tol
         KKT violation to reach.
     max_iter
-        largest number of SMO iterations of a subproblem. -1 stands for ``Profile.patience`` * W, where W is the number
+        largest number of SMO iterations of a subproblem. -1 stands for Profile.most_steps(W), where W is the number
         of rows to which the subproblem is padded.
     kernel_scale
         rounding error of a kernel value in units of eps of the kernel dtype.
@@ -246,7 +246,7 @@ class _Batch:
     def run(self) -> list[Result]:
         """Solve the subproblems of the batch; return their results."""
         (B, W), request, tol = self.b.shape, self.request, self.request.tol
-        budget = self.stream.profile.patience * W if request.max_iter < 0 else request.max_iter
+        budget = self.stream.profile.most_steps(W) if request.max_iter < 0 else request.max_iter
         stop = STOP_FEW if W <= FEW else STOP
         limits = Limits(np.float32(stop * tol), np.float32(0), LAUNCH * W, np.int64(budget))
         exact, mask, steps = np.zeros(B, bool), np.zeros((B, W), bool), np.zeros(B, np.int64)
@@ -380,10 +380,10 @@ class _Batch:
         kernel values on the host. Otherwise the device computes f, by products with the kernel matrix in float64.
         """
         assert self.request.exact
-        values, rows = int((mask.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()), self.gram.rows
-        gram = (values <= ON_HOST * rows.n * rows.d and self.request.sample) or self.request.exact()
+        count, rows = int((mask.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()), self.gram.rows
+        gram = (count <= ON_HOST * rows.n * rows.d and self.request.sample) or self.request.exact()
         if callable(gram):
-            with few_threads(values * rows.d):
+            with threads_for(count * rows.d):
                 self._by_host(gram, mask)
         else:
             some, requests, q, at = np.flatnonzero(mask.any(axis=1)).tolist(), [], self.problem.q, self.positions
