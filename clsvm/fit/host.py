@@ -34,7 +34,8 @@ MOST, COUPLED = 4096, 600
 COPIES = 4  # number of matrices of (coefficients)^2 values that a solve needs in memory, in addition to K
 # After Profile.most_steps(number of coefficients) + EXTRA_STEPS SMO iterations, the host takes over from a device.
 EXTRA_STEPS = 4096
-FEW_THREADS = 1024  # the active set method uses one thread for at most this many coefficients
+# A problem of at most FEW coefficients is solved in one thread, and needs no SMO in float64 before.
+FEW = 1024
 # If SMO reaches tol with a relative duality gap > COARSE_GAP, the host may lower the KKT violation to FINE_TOL * tol.
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
 # The host may continue a solve of at most FEW_ROWS rows that SMO ended with a relative duality gap > FEW_COARSE.
@@ -193,7 +194,7 @@ class HostFit:
 
         try:
             # A long solve does not wait for other threads' linear algebra, nor they for it.
-            with one_thread() if len(K) <= FEW_THREADS else nullcontext():
+            with one_thread() if len(K) <= FEW else nullcontext():
                 most = np.inf if settings.max_iter < 0 else settings.max_iter
                 found = active_set.solve(K, problem, best, tol_share * settings.tol, should_continue, most)
         except KeyboardInterrupt:

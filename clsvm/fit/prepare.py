@@ -134,7 +134,8 @@ class PreparedFit:
         The device solves the problem by SMO, unless rounding errors of the kernel values are too large for tol. If the
         problem has few rows, the host takes over in three cases:
 
-        - SMO did not begin, stalled or took very many iterations.
+        - SMO stalled or took very many iterations. Or it did not begin, and the problem has at most host.FEW
+          coefficients.
         - SMO ended with a large relative duality gap, and the host can solve quickly.
         - Rounding errors of float64 on the device may be too large for tol, and the host's are smaller.
 
@@ -155,7 +156,7 @@ class PreparedFit:
             patience = self.stream.profile.most_steps(problem.q.size) + host.EXTRA_STEPS
             given = patience if small and not 0 <= most <= patience else most
             found = self.solve_smo(problem, **settings | {"max_iter": given})
-        if small:
+        if small and (found or problem.q.size <= host.FEW):
             share = self._host_share(found, most)
         if share is None:
             return found and found.with_precision_status(self._double_error, self.settings)

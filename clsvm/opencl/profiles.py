@@ -44,7 +44,7 @@ def shape_class(working: int) -> str:
 
 
 # The host solves a dual problem of m coefficients by about HOST_STEPS * m^3 multiply-adds of a Cholesky factorisation.
-HOST_STEPS = 2.5
+HOST_STEPS = 5.0
 
 
 @dataclass(frozen=True)

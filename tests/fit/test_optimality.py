@@ -260,7 +260,7 @@ def test_pair_steps_go_on_where_memory_is_short_of_the_host(monkeypatch: pytest.
     """A problem is small, so that pair steps get so many; what the solver holds by then leaves the host too little."""
     X, y = CANCER
     X = (X - X.mean(axis=0)) / X.std(axis=0)
-    monkeypatch.setattr(host, "EXTRA_STEPS", 50 - devices.default_profile(devices.find(None)).patience * len(y))
+    monkeypatch.setattr(host, "EXTRA_STEPS", 50 - devices.default_profile(devices.find(None)).most_steps(len(y)))
     answers = iter([True, False])
     monkeypatch.setattr(host, "can_solve", lambda stream, problem: next(answers))
     report = SVC(C=10.0, gamma=0.03, working_set_size=512).fit(X, y).fit_report_
@@ -268,6 +268,17 @@ def test_pair_steps_go_on_where_memory_is_short_of_the_host(monkeypatch: pytest.
     assert report.converged
     assert report.steps > 50
     assert "active set" not in report.seconds
+
+
+def test_a_large_problem_too_coarse_for_float32_is_the_device_s(device: str) -> None:
+    """The host, which takes the cube of its rows, solves none of more than FEW before SMO has tried float64."""
+    X = np.random.default_rng(0).normal(size=(1100, 80)).astype(np.float32)
+    report = SVC(C=1e6, gamma=1.0, working_set_size=512, device=device).fit(X, X[:, 0] > 0).fit_report_
+    assert report.converged
+    assert "active set" not in report.seconds
+    profile = devices.default_profile(devices.find(device))
+    assert report.dtype == profile.finest
+    assert [profile.most_steps(m) > profile.patience * m for m in (100, 4000)] == [False, True]
 
 
 @pytest.mark.full
