@@ -295,16 +295,18 @@ def test_values_that_go_past_the_caches(device: str, monkeypatch: pytest.MonkeyP
 
 def test_work_items_have_enough_to_do() -> None:
     stream: Any = SimpleNamespace(compute_units=4)
-    for of_panel, groups, cells, items in (
+    for symmetric, groups, cells, items in (
         (False, 1000, 1e9, 124),  # four register tiles of two lane groups each, or a little more
         (False, 1000, 8400, 8),  # 8.4 million cells
         (False, 1000, 10, 4),  # one for each compute unit
         (False, 3, 10, 2),  # as many as there are tiles
+        (False, 200, 1e9, 24),
         (True, 200, 1e9, 100),  # a tile each
         (True, 1000, 8400, 8),
     ):
-        assert lanes.DENSE.size(stream, {"GROUPS": 2}, of_panel, groups, cells) == items
-        assert lanes.DENSE.size(stream, {}, of_panel, groups, cells) == groups
+        numbers = {"GROUPS": 2} | ({"SYMMETRIC": 1} if symmetric else {})
+        assert lanes.DENSE.size(stream, numbers, symmetric, groups, cells) == items
+        assert lanes.DENSE.size(stream, {}, symmetric, groups, cells) == groups
 
 
 @contextmanager
