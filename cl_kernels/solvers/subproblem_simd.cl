@@ -36,9 +36,9 @@
 // vectors of DW values.
 // SPLIT: rows with hi > 0 and rows with lo < 0 are two groups, and the sum of b over each group is fixed. Each group
 // has its own row i, m and M. Both rows i and j of an iteration are of one group.
-// NO_BIAS: the sum of b is free, and F = f + shift. The slope of row k is -g_k if g_k < 0 and b_k can rise, h_k if h_k > 0 and
-// b_k can fall, and otherwise 0. The violation is the largest slope. An iteration changes only one coefficient, that of
-// the row with the largest gain slope^2 / Q_kk.
+// NO_BIAS: the sum of b is free, and F = f + shift. The slope of row k is -g_k if g_k < 0 and b_k can rise, h_k if
+// h_k > 0 and b_k can fall, and otherwise 0. The violation is the largest slope. An iteration changes only one
+// coefficient, that of the row with the largest gain slope^2 / Q_kk.
 // ROWS: the kernel computes a row of Q only when an iteration first needs it, or at the start if the row's coefficient
 // is not 0 (templates/gram/row_simd.mako, cl_kernels/gram/row_stored.cl). ROWS cannot be combined with SPLIT.
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)

@@ -53,7 +53,7 @@ class Profile:
 
     The sizes say how much a work-item or a work-group does. The costs are the estimated times of operations. The unit
     of a cost is the time of one multiply-add in a product of dense rows. The defaults suit a CPU with 512-bit vectors.
-    The terms below are:
+    The attributes use these terms:
 
     - K(X, U) is the kernel matrix between rows X and rows U. The rows U are called right-hand rows.
     - A lane group is a number of rows of X whose values are stored interleaved.

@@ -8,8 +8,8 @@ A product K(X, U) has the kernel values between rows X and right-hand rows U. It
 block of rows U at a time, with only the features that occur in the block. Each product copies one block after another
 to the panel (cl_kernels/gram/scatter.cl).
 
-The three layouts sum over the densely stored columns first, and then over the others in the order of the caller's
-columns. If two layouts store the same columns densely, their kernel values have the same bits.
+The three layouts sum over the densely stored columns first, and then over the other columns, in the
+caller's order. If two layouts store the same columns densely, their kernel values have the same bits.
 
 An inverted index lists, for each column, the rows of X that have an entry in the column. For a right-hand row u, a
 product reads only the columns in which u has entries. The layouts csr and hybrid read all entries of X. An index saves

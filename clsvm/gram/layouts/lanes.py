@@ -469,7 +469,7 @@ class Lanes(Layout):
         """
         tiles, units = super().size(stream, numbers, of_panel, groups, cells), stream.compute_units
         rounds = tiles // (units * TILES)
-        # A launch may compute only a triangle of the symmetric K(U, U). The rows of a triangle differ in length.
+        # With SYMMETRIC, a launch computes only a triangle of K(U, U). The rows of a triangle differ in length.
         # With one block of K(U, U) for each work-item, OpenCL can spread blocks of unequal cost evenly over the cores.
         uneven = "SYMMETRIC" in numbers and rounds < UNEVEN
         if uneven or "GROUPS" not in numbers:
