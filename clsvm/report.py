@@ -37,14 +37,14 @@ class Status(enum.Enum):
 
 
 def relative_gap(primal: float, dual: float) -> float:
-    """Return the relative duality gap 2 * (p - d) / (p + d) of the primal objective p and the dual objective d.
+    """Return the relative duality gap 2 * (p - d) / |p + d| of the primal objective p and the dual objective d.
 
-    Return p - d if p + d is not positive, and infinity if p is not finite. Source: Cotter, Srebro, Keshet 2011,
-    section 6.
+    Return p - d if p + d is 0, and infinity if p is not finite. Source: Cotter, Srebro, Keshet 2011, section 6, for
+    positive objectives. Those of a one-class model are negative.
     """
     if not math.isfinite(primal):
         return math.inf
-    return 2 * (primal - dual) / (primal + dual) if primal + dual > 0 else primal - dual
+    return 2 * (primal - dual) / (abs(primal + dual) or 2.0)
 
 
 class Point(NamedTuple):

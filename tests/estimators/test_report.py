@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clsvm import SVC, report
+from clsvm import SVC, OneClassSVM, report
 from clsvm import report as display
 from clsvm.gram import layouts
 from clsvm.kernels import make
@@ -64,6 +64,13 @@ def test_numbers_that_json_lacks_are_none() -> None:
     read = json.loads(json.dumps(made(gap=math.inf, violation=math.nan, trace=(point,)).to_dict(), allow_nan=False))
     assert (read["gap"], read["violation"], read["primal"]) == (None, None, 2.0)
     assert [read["trace"][0][name] for name in ("primal", "dual", "gap", "violation")] == [None, None, None, 1.0]
+
+
+def test_the_gap_is_relative_for_negative_objectives_too() -> None:
+    assert report.relative_gap(-2.0, -3.0) == report.relative_gap(3.0, 2.0) == pytest.approx(2 / 5)
+    assert (report.relative_gap(0.0, 0.0), report.relative_gap(math.nan, 1.0)) == (0.0, math.inf)
+    model = OneClassSVM(nu=0.1, gamma=0.05).fit(np.random.default_rng(0).normal(size=(1500, 20)))
+    assert 0 <= model.fit_report_.gap < 1e-5 < model.fit_report_.primal - model.fit_report_.dual
 
 
 def test_numpys_numbers_are_plain() -> None:
