@@ -77,7 +77,8 @@ def threads_for(work: float) -> AbstractContextManager[object]:
 
     For small matrices, several threads would mostly wait for one another.
 
-    work: number of multiply-adds. Nothing else decides the number of threads, so the bits of results are reproducible.
+    work: number of multiply-adds. Nothing else decides the number of threads outside ``one_thread``, so the bits of
+        results are reproducible.
     """
     return one_thread() if work < SMALL_WORK else one_thread.all()
 

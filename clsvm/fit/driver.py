@@ -438,11 +438,11 @@ class _SmallSolver:
     def on_device(self, todo: list[int]) -> None:
         """Solve the subproblems with the indices ``todo`` on the device.
 
-        A subproblem is left to the host if :meth:`_needs_host` returns True, because rounding errors of the device's
-        kernel values are too large for tol.
+        A subproblem is left to the next pass, in float64, if rounding errors of float32 kernel values are too large for
+        tol (:meth:`_needs_float64`).
         """
         context, options, scale = self.context, self.worker.options, self.scale
-        capable = [index for index in todo if not self._needs_host(context.subproblems[index].problem)]
+        capable = [index for index in todo if not self._needs_float64(context.subproblems[index].problem)]
         before = [context.results.get(index) for index in capable]
         restarted = [
             replace(context.subproblems[index], start=one.b) if one else context.subproblems[index]
@@ -536,15 +536,8 @@ class _SmallSolver:
             steps = sum(one.steps for one in list(self.context.results.values()))  # copied: other threads add results
             self.worker.progress(Point(now, steps, index, nan, nan, nan, violation, self.rows))
 
-    def _needs_host(self, problem: Problem) -> bool:
-        """Return whether the host shall solve ``problem``, because the device's kernel values are not precise enough.
-
-        Return True if all of these conditions hold:
-
-        - Rounding errors of the kernel values are too large for a solve that shall reach the KKT violation tol.
-        - The kernel values are float32, but the device supports float64 too.
-        - The problem has so few coefficients that the host can solve it, and the host's matrices fit in memory_limit.
-        """
+    def _needs_float64(self, problem: Problem) -> bool:
+        """Return whether float32 kernel values are too coarse for ``problem``, and the device supports float64."""
         dtype, tol = self.gram.rows.dtype, self.worker.options.tol
         insufficient = certificate.precision_insufficient(dtype, self.scale.in_dtype, problem, tol)
-        return dtype != self.stream.profile.finest and insufficient and host.can_solve(self.stream, problem)
+        return dtype != self.stream.profile.finest and insufficient

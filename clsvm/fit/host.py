@@ -34,8 +34,7 @@ MOST, COUPLED = 4096, 600
 COPIES = 4  # number of matrices of (coefficients)^2 values that a solve needs in memory, in addition to K
 # After Profile.most_steps(number of coefficients) + EXTRA_STEPS SMO iterations, the host takes over from a device.
 EXTRA_STEPS = 4096
-# A problem of at most FEW coefficients is solved in one thread, and needs no SMO in float64 before.
-FEW = 1024
+FEW = 1024  # a problem of at most FEW coefficients is solved in one thread
 # If SMO reaches tol with a relative duality gap > COARSE_GAP, the host may lower the KKT violation to FINE_TOL * tol.
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
 # The host may continue a solve of at most FEW_ROWS rows that SMO ended with a relative duality gap > FEW_COARSE.
@@ -77,7 +76,7 @@ def tol_share(
 
     tol is the tolerance of the fit. The host continues in three cases:
 
-    - SMO on the device stalled, or could not begin: s is 1.
+    - SMO on the device stalled, or time was over before it began: s is 1.
     - SMO reached tol with a large relative duality gap, and ``quick`` is true: s is FINE_TOL, which is below 1.
     - Rounding errors on the device may be too large for tol, and the host's kernel values are more precise: s is 1.
 
@@ -240,7 +239,7 @@ class HostFit:
         if kernel.name == "linear" and not sp.issparse(X) and problem.balanced:
             centre = X.mean(axis=0, dtype=np.float64)
             rows = X - centre
-            with threads_for(m**3):
+            with threads_for(m * m * d):
                 return KernelValues(rows @ rows.T, scale, rows @ centre + centre @ centre / 2)
         if m * m * d > ON_HOST and stream.profile.wide == "double":
             try:
@@ -253,7 +252,7 @@ class HostFit:
                 return KernelValues(K, scale).centred(problem)
             except (MemoryLimitError, BufferSizeError):  # the host computes K below, in more time but in less memory
                 pass
-        with threads_for(m**3):
+        with threads_for(m * m * d):
             K = kernel(X)
         certificate.finite(K, kernel)
         host_scale = 2 * float(np.abs(K).max(initial=0.0)) if more_precise(kernel, X.shape) else scale

@@ -131,16 +131,13 @@ class PreparedFit:
     def solve(self, problem: Problem, **settings: Any) -> Result | None:
         """Solve ``problem`` with kernel values in the dtype of this fit, or return None if float64 is needed.
 
-        The device solves the problem by SMO, unless rounding errors of the kernel values are too large for tol. If the
-        problem has few rows, the host takes over in three cases:
+        The device solves the problem by SMO, unless rounding errors of the kernel values are too large for tol. Then the
+        result is None, and the caller solves the problem in float64. If the problem has few rows, the host takes over
+        from SMO in three cases:
 
-        - SMO stalled or took very many iterations. Or it did not begin, and the problem has at most host.FEW
-          coefficients.
+        - SMO stalled or took very many iterations.
         - SMO ended with a large relative duality gap, and the host can solve quickly.
         - Rounding errors of float64 on the device may be too large for tol, and the host's are smaller.
-
-        If the problem has many rows, the result of SMO is returned, or None if SMO did not begin. After None, the
-        caller solves the problem in float64.
 
         Raises ValueError if targets or sums of weights are so large that the solve may overflow on the device. The
         limit is RANGE_SHARE times the largest number that the device computes with: the largest float32 on a device
@@ -150,21 +147,19 @@ class PreparedFit:
         """
         self._disable_units(problem)
         self._check_range(problem, settings["start"])
-        began, found, share, most = perf_counter(), None, None, settings["max_iter"]
-        small = host.can_solve(self.stream, problem)
-        if self.is_finest or not self.precision_insufficient(problem, self.settings.tol):
-            patience = self.stream.profile.most_steps(problem.q.size) + host.EXTRA_STEPS
-            given = patience if small and not 0 <= most <= patience else most
-            found = self.solve_smo(problem, **settings | {"max_iter": given})
-        if small and (found or problem.q.size <= host.FEW):
-            share = self._host_share(found, most)
+        if not self.is_finest and self.precision_insufficient(problem, self.settings.tol):
+            return None
+        began, most, small = perf_counter(), settings["max_iter"], host.can_solve(self.stream, problem)
+        patience = self.stream.profile.most_steps(problem.q.size) + host.EXTRA_STEPS
+        given = patience if small and not 0 <= most <= patience else most
+        found = self.solve_smo(problem, **settings | {"max_iter": given})
+        share = self._host_share(found, most) if small else None
         if share is None:
-            return found and found.with_precision_status(self._double_error, self.settings)
-        if found:
-            seconds = perf_counter() - began
-            settings["max_time"] = settings["max_time"] and max(0.0, settings["max_time"] - seconds)
-            settings["max_iter"] = most if most < 0 else most - found.steps
-        if found is None or host.can_solve(self.stream, problem):
+            return found.with_precision_status(self._double_error, self.settings)
+        seconds = perf_counter() - began
+        settings["max_time"] = settings["max_time"] and max(0.0, settings["max_time"] - seconds)
+        settings["max_iter"] = most if most < 0 else most - found.steps
+        if host.can_solve(self.stream, problem):
             return self._on_host.finish(problem, found, share, **settings)
         # If the host lacks memory for K, SMO continues on the device up to the caller's limit of ``most`` iterations.
         if found.unfinished(most):
@@ -189,14 +184,14 @@ class PreparedFit:
                 f"{self.stream.info} has none: make y or sample_weight smaller"
             )
 
-    def _host_share(self, found: Result | None, most: int) -> float | None:
+    def _host_share(self, found: Result, most: int) -> float | None:
         """Return a factor s if the host shall continue the solve to a KKT violation of s * tol, else None.
 
-        found: the result of SMO on the device, from which the host continues; None if SMO could not begin.
+        found: the result of SMO on the device, from which the host continues.
         most: the caller's limit on SMO iterations, -1 for no limit.
         """
-        checked = found and found.with_precision_status(self._double_error, self.settings)
-        unfinished = replace(found, status=Status.STALLED) if found and found.unfinished(most) else found
+        checked = found.with_precision_status(self._double_error, self.settings)
+        unfinished = replace(found, status=Status.STALLED) if found.unfinished(most) else found
         quick = self.settings.gap_tol is None and host.computes_quickly(self.stream, self._X.shape)
         return host.tol_share(self._kernel, self._X.shape, unfinished, checked, quick)
 

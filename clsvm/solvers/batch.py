@@ -38,7 +38,6 @@ from clsvm.report import Status
 from clsvm.solvers import certificate, gradients
 from clsvm.solvers.result import Result
 from clsvm.solvers.state import Limits, SmoKernel, View, max_working_set
-from clsvm.threads import threads_for
 
 # On GPUs, a subproblem of more than SMALL rows is padded to a multiple of the size of a work-group.
 # On GPUs, a subproblem of at most SMALL rows is padded to a multiple of min(SMALL, size of a work-group).
@@ -383,8 +382,7 @@ class _Batch:
         count, rows = int((mask.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()), self.gram.rows
         gram = (count <= ON_HOST * rows.n * rows.d and self.request.sample) or self.request.exact()
         if callable(gram):
-            with threads_for(count * rows.d):
-                self._by_host(gram, mask)
+            self._by_host(gram, mask)
         else:
             some, requests, q, at = np.flatnonzero(mask.any(axis=1)).tolist(), [], self.problem.q, self.positions
             for p in some:

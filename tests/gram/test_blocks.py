@@ -50,7 +50,10 @@ def rows_of(form: str, folder: Path = Path()) -> tuple[Any, str]:
         return in_file(X, folder), "dense"
     if form == "element-wise":
         return sp.csr_matrix(X), "csr"
-    return (sp.csr_matrix(X), form) if form in ("csr", "hybrid") else (X, form)
+    if form in ("csr", "hybrid"):
+        X = sp.csr_matrix(X)
+        X.data = in_file(X.data, folder)
+    return X, form
 
 
 def in_blocks(stream: Stream, X: Any, kind: str, kernel: Kernel = RBF, dtype: str = "float32") -> BlockGram:

@@ -304,7 +304,9 @@ def test_work_items_have_enough_to_do() -> None:
         (True, 200, 1e9, 100),  # a tile each
         (True, 1000, 8400, 8),
     ):
-        numbers = {"GROUPS": 2} | ({"SYMMETRIC": 1} if symmetric else {})
+        product = "symmetric tile" if symmetric else "tile"
+        program = gram_program(kernels.make("rbf").spec, product, "dense", "float32", PROFILES["cpu"], 10)
+        numbers = program.numbers | {"GROUPS": 2}
         assert lanes.DENSE.size(stream, numbers, symmetric, groups, cells) == items
         assert lanes.DENSE.size(stream, {}, symmetric, groups, cells) == groups
 
