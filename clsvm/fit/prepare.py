@@ -131,9 +131,9 @@ class PreparedFit:
     def solve(self, problem: Problem, **settings: Any) -> Result | None:
         """Solve ``problem`` with kernel values in the dtype of this fit, or return None if float64 is needed.
 
-        The device solves the problem by SMO, unless rounding errors of the kernel values are too large for tol. Then the
-        result is None, and the caller solves the problem in float64. If the problem has few rows, the host takes over
-        from SMO in three cases:
+        The device solves the problem by SMO, unless rounding errors of the kernel values are too large for tol. In that
+        case the result is None, and the caller solves the problem in float64. If the problem has few rows, the host
+        takes over from SMO in three cases:
 
         - SMO stalled or took very many iterations.
         - SMO ended with a large relative duality gap, and the host can solve quickly.
