@@ -136,12 +136,10 @@ class Streamed:
     ) -> None:
         self.stream, self.X, self.dtype, self.itemsize = stream, X, dtype, np.dtype(dtype).itemsize
         self._files, left = {file: len(file) for file in arrays.mapped(X)}, stream.limit - stream.allocated
-        # Many passes over a file that the page cache can hold read it in place. Otherwise a thread reads blocks ahead.
-        def in_memory() -> bool:
-            return not self._files or (again and X.nbytes <= CACHED_SHARE * (system.available() or 0))
-
         shared = stream.unified and not sp.issparse(X) and X.nbytes <= stream.info.largest_buffer
-        self.near = near = shared and in_memory()
+        # Many passes over a file that the page cache can hold read it in place. Otherwise a thread reads blocks ahead.
+        in_memory = not self._files or (again and shared and X.nbytes <= CACHED_SHARE * (system.available() or 0))
+        self.near = near = shared and in_memory
         self.single = layouts.streamed_plan(plan, X, left) if again else layouts.single_pass_plan(plan, X)
         row = layouts.row_bytes(self.single, X, self.itemsize)
         most = BLOCK
