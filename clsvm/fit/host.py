@@ -8,7 +8,6 @@ needs no float64 check, because its gradients are computed in float64.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -27,14 +26,13 @@ from clsvm.problem import Constraint, Problem, Vector
 from clsvm.report import Point, Status
 from clsvm.solvers import active_set, certificate
 from clsvm.solvers.result import Result, Settings, ended
-from clsvm.threads import check_interrupt, one_thread, threads_for
+from clsvm.threads import check_interrupt, threads_for
 
 # The host solves problems of at most MOST coefficients. For Crammer and Singer's multiclass SVM the limit is COUPLED.
 MOST, COUPLED = 4096, 600
 COPIES = 4  # number of matrices of (coefficients)^2 values that a solve needs in memory, in addition to K
 # After Profile.most_steps(number of coefficients) + EXTRA_STEPS SMO iterations, the host takes over from a device.
 EXTRA_STEPS = 4096
-FEW = 1024  # a problem of at most FEW coefficients is solved in one thread
 # If SMO reaches tol with a relative duality gap > COARSE_GAP, the host may lower the KKT violation to FINE_TOL * tol.
 COARSE_GAP, FINE_TOL = 3e-4, 1e-3
 # The host may continue a solve of at most FEW_ROWS rows that SMO ended with a relative duality gap > FEW_COARSE.
@@ -192,10 +190,8 @@ class HostFit:
             return status is None
 
         try:
-            # A long solve does not wait for other threads' linear algebra, nor they for it.
-            with one_thread() if len(K) <= FEW else nullcontext():
-                most = np.inf if settings.max_iter < 0 else settings.max_iter
-                found = active_set.solve(K, problem, best, tol_share * settings.tol, should_continue, most)
+            most = np.inf if settings.max_iter < 0 else settings.max_iter
+            found = active_set.solve(K, problem, best, tol_share * settings.tol, should_continue, most)
         except KeyboardInterrupt:
             if settings.save:
                 settings.save(best)

@@ -39,6 +39,7 @@ from clsvm.problem import Problem, Vector
 from clsvm.solvers import certificate
 from clsvm.solvers.certificate import Extremes
 from clsvm.solvers.newton import Face, Factor, Rows, factor_with_ridge
+from clsvm.threads import one_thread
 
 Flags = NDArray[np.bool_]
 EPS = certificate.EPS
@@ -98,7 +99,8 @@ def solve(
     steps, stuck, max_joined, lowest_dual, lowest = 0, 0, MIN_JOINED, np.inf, np.inf
     best = ActiveSetResult(b, state.f.reshape(b.shape), np.inf, 0)
     for _ in range(ROUNDS + b.size):
-        state.refresh()
+        with one_thread():
+            state.refresh()
         optimality = certificate.of(problem, state.b, state.f)
         stuck = 0 if optimality.violation < 0.99 * best.violation else stuck
         current, noise = state.dual()
@@ -111,12 +113,12 @@ def solve(
             return best
         # Without progress, every second step changes only the most violating pair, because this always lowers the dual.
         if stuck > PAIRS and stuck % 2:
-            entering = state.pair(optimality)
-            made_steps, fixed = _descend(state, np.zeros_like(optimality.inside), entering, RIDGE, 1)
+            inside, entering, ridge, left = np.zeros_like(optimality.inside), state.pair(optimality), RIDGE, 1.0
         else:
-            entering = state.choose_entering(optimality, max_joined, CLOSE * tol / 2)
-            ridge = RIDGE * RIDGE_GROWTH ** min(stuck, 3)
-            made_steps, fixed = _descend(state, optimality.inside, entering, ridge, most - steps)
+            inside, entering = optimality.inside, state.choose_entering(optimality, max_joined, CLOSE * tol / 2)
+            ridge, left = RIDGE * RIDGE_GROWTH ** min(stuck, 3), most - steps
+        with one_thread():  # for each round anew, so that other threads need not wait for the whole solve
+            made_steps, fixed = _descend(state, inside, entering, ridge, left)
         steps += made_steps
         current, noise = state.dual()
         decreased, lowest_dual = current < lowest_dual - noise, min(current, lowest_dual)
