@@ -119,7 +119,7 @@ class Newton:
     """Minimise an objective F over the coefficients of a Nyström kernel machine. :meth:`run` does the solve.
 
     F is a mean loss over the training rows, plus a regularisation term. A KeyboardInterrupt ends the solve with the
-    result so far.
+    result so far, if a step was made.
 
     rows: object that computes the sums over the training rows in F, in its gradient and in products with its Hessian.
     preconditioner: triangular factors by which the conjugate gradients are preconditioned.
@@ -166,7 +166,11 @@ class Newton:
         self.interrupted = False
 
     def run(self, start: Vector | None) -> Result:
-        """Minimise the objective from coefficients ``start`` (k, m), or from 0 if ``start`` is None."""
+        """Minimise the objective from coefficients ``start`` (k, m), or from 0 if ``start`` is None.
+
+        A KeyboardInterrupt before the first step returns the earlier solve's coefficients ``start``. If there was no
+        earlier solve, the KeyboardInterrupt is raised.
+        """
         result = self.result
         try:
             result.status = self._run(start)
@@ -175,6 +179,10 @@ class Newton:
         except KeyboardInterrupt:
             result.status = Status.INTERRUPTED
         result.alpha = result.alpha * self.units
+        if result.status is Status.INTERRUPTED and not result.alpha.any():
+            if start is None or not result.steps:
+                raise KeyboardInterrupt
+            result.alpha = start
         result.passes, result.exact = result.passes + self.rows.passes, self.rows.refined
         return result
 

@@ -215,6 +215,16 @@ def test_an_interrupt_keeps_what_was_found(device: str, monkeypatch: pytest.Monk
     assert squared.score(X, Y) > 0.3
     whole = clone(machine).set_params(callback=None, warm_start=True, tol=1e-4).fit(X, SIGNS)
     assert whole.fit_report_.converged
+    monkeypatch.setattr(newton.Newton, "_hessian", interrupted)  # before the first step, so that nothing was found
+    for one in (whole.set_params(warm_start=False), clone(whole)):
+        before = vars(one).get("dual_coef_")
+        with pytest.raises(KeyboardInterrupt):
+            one.fit(X, SIGNS)
+        assert vars(one).get("dual_coef_") is before
+
+
+def interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def test_warm_starts(device: str) -> None:
