@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, NamedTuple
@@ -159,8 +160,13 @@ def class_weights(class_weight: Any, classes: NDArray[Any], y: NDArray[Any]) -> 
     """Return the weights (k,) that the parameter class_weight gives to the k ``classes``. y (n,) are the rows' labels.
 
     Raises ValueError or TypeError unless class_weight is a dict of finite numbers >= 0, "balanced" or None. Weights of
-    classes that do not occur in y are ignored, as in scikit-learn.
+    classes that do not occur in y are ignored if every class of y has a weight, as in scikit-learn.
     """
+    if isinstance(class_weight, Mapping) and not set(classes.tolist()) <= set(class_weight):
+        unknown = [label for label in class_weight if label not in classes.tolist()]
+        if unknown:
+            labels = classes.tolist()
+            raise ValueError(f"class_weight must have labels of y as keys, got {unknown} for the labels {labels}")
     with naming("class_weight"):
         weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=y), np.float64)
     for label, weight in zip(classes.tolist(), weights.tolist(), strict=True):

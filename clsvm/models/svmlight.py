@@ -33,6 +33,7 @@ from clsvm.system import explained
 
 _BLOCK = 1 << 17  # lines are read and normalized in blocks of about this many bytes
 _GAP = re.compile(rb":[ \t]+(?=[^ \t\r\n])")
+_UNDERSCORE = re.compile(rb"^[^#\n]*_", re.MULTILINE)
 T = TypeVar("T", int, float)
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # errors that reading a damaged compressed file raises
@@ -58,6 +59,8 @@ class Lines:
         while block := self._stream.read(_BLOCK):
             block += self._stream.readline()
             self.complete = block.endswith(b"\n")
+            if b"_" in block and _UNDERSCORE.search(block):  # Python would read the number 1_0 as 10
+                raise ValueError("got '_' outside of a comment")
             yield io.BytesIO(normalized(block))
 
     def read(self) -> bytes:
@@ -285,7 +288,7 @@ def _fault(line: bytes, form: Form) -> str | None:
 
 def _finite(word: bytes) -> bool:
     try:
-        return math.isfinite(float(word))
+        return b"_" not in word and math.isfinite(float(word))
     except ValueError:
         return False
 

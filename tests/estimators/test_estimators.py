@@ -126,7 +126,7 @@ LIMITS: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {  # words, an
         *((name, 1, TypeError, f"{name} must be True or False, got 1") for name in ("shrinking", "break_ties")),
         ("random_state", "a", ValueError, "cannot be used to seed"),
         ("class_weight", "even", ValueError, "'class_weight' parameter .* Got"),
-        ("class_weight", {5: 1}, ValueError, r"\[0, 1\], are not in class_weight"),
+        ("class_weight", {5: 1}, ValueError, r"labels of y as keys, got \[5\] for the labels \[0, 1\]"),
         ("class_weight", {0: "a"}, ValueError, "class_weight: could not convert string to float"),
         *(
             ("class_weight", {1: v}, ValueError, f"class_weight must be >= 0 and finite, got {v} for class 1")

@@ -20,7 +20,7 @@ FORMS = {
     "tabs": b"1\t1:\t0.5\t\t3: \t-2\n-1\t2:1000\t3:0.25\t\n",
     "blanks and line ends of Windows": b"  1  1:0.5  3:-2  \r\n-1 2:1000 3:0.25 \r\n",
     "signs, zeros and exponents": b"+1 +1:+.5 003:-2.\n-1e0 2:1E3 3:25e-2\n",
-    "comments": b"# a: b\n1 1:0.5 3:-2 # a: c\n\n-1 2:1000 3:0.25#x",
+    "comments": b"# a: b_c\n1 1:0.5 3:-2 # a: c\n\n-1 2:1000 3:0.25#x",
 }
 FROM_4 = "expected index:value with an index from 4 to 2147483647 and a finite value"
 FAULTS = {
@@ -29,6 +29,7 @@ FAULTS = {
     "a blank before a colon": (b"1 3:1 4 :2\n", f"got '4', {FROM_4}"),
     "no number": (b"1 3:1 4:x\n", f"got '4:x', {FROM_4}"),
     "hexadecimal": (b"1 3:1 4:0x1\n", f"got '4:0x1', {FROM_4}"),
+    "an underscore": (b"1 3:1 4:1_0 # a_b\n", f"got '4:1_0', {FROM_4}"),
     "beyond doubles": (b"1 3:1 4:1e999\n", f"got '4:1e999', {FROM_4}"),
     "a byte order mark": (b"\xef\xbb\xbf1 1:1\n", "got label '\\ufeff1', expected a finite number"),
     "no label": (b"1:2 2:2\n", "got label '1:2', expected a finite number"),
