@@ -56,9 +56,10 @@ gap_tol
     solver does not stop by the gap
 dtype
     "float32" or "float64", the dtype of kernel values; sums and coefficients are always float64. If float32 values
-    cannot reach tol, float64 is used, and the report says so. A device without double precision refuses "float64". If
-    float32 is too coarse on such a device, the host solves problems of at most 4096 coefficients, or 600 coefficients
-    with "crammer_singer". Larger problems do not converge, and the report says so
+    cannot reach tol, float64 is used, and the report says so. A CPU also uses float64 for small fits, because it is
+    faster there than a check of float32. A device without double precision refuses "float64". If float32 is too coarse
+    on such a device, the host solves problems of at most 4096 coefficients, or 600 coefficients with "crammer_singer".
+    Larger problems do not converge, and the report says so
 precision
     "float32", or "fast" to compute large products of dense rows by the device's matrix units (tensor cores). A fit uses
     matrix units if the device has them, a trial product on them is right, and rounding errors are small enough for tol.

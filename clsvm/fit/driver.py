@@ -48,6 +48,7 @@ from clsvm.solvers import batch, certificate
 from clsvm.solvers.result import Result, ended
 
 DTYPES = "float32", "float64"  # kernel values are computed in float32 first, then in float64 for problems that need it
+FEW = 4  # subproblems are few if they have at most FEW * Profile.double_rows rows in all
 PIECES = 4  # with several devices, work is divided into PIECES pieces for each, so that all end at about the same time
 Devices = Mapping[str, Sequence[Any]]  # the chosen devices that support a dtype, by the dtype's name
 
@@ -104,6 +105,7 @@ def _solve(context: FitContext) -> None:
         raise ValueError(f"{words}: use 'float32'")
     if not one or _suits_batch(context, profiles[0]):
         context.max_batch_rows, context.batch_size = _batch_limits(capable[options.dtype], options)
+        context.double_rows = min(profile.double_rows for profile in profiles)
     _passes(context, capable)
     if not one:
         run.reason = _counts(context)
@@ -115,14 +117,16 @@ def _solve(context: FitContext) -> None:
 def _passes(context: FitContext, devices: Devices) -> None:
     """Solve the subproblems (dual problems) of a fit, first with kernel values in ``options.dtype``, then in float64.
 
-    The pass in float64 solves only the subproblems that float32 did not solve: SMO stalled, or rounding errors of
-    float32 are too large for the tolerance tol. Only devices that support float64 take part in this pass. Each pass
-    skips the subproblems that already have a final result.
+    If all subproblems are small and few, there is only a pass in float64 (:attr:`Profile.double_rows`). Otherwise, this
+    pass solves only the subproblems that float32 did not solve: SMO stalled, or rounding errors of float32 are too
+    large for the tolerance tol. Only devices that support float64 take part in this pass. Each pass skips the
+    subproblems that already have a final result.
 
     devices: for each dtype's name, the chosen devices that support the dtype.
     """
     sizes = [len(one.rows) for one in context.subproblems]
-    for dtype in DTYPES[DTYPES.index(context.options.dtype) :]:
+    few = max(sizes) <= min(context.double_rows, context.max_batch_rows) and sum(sizes) <= FEW * context.double_rows
+    for dtype in DTYPES[1 if few else DTYPES.index(context.options.dtype) :]:
         capable, todo = devices[dtype], [index for index in range(len(sizes)) if index not in context.ended]
         if not todo or not capable:
             return

@@ -172,6 +172,8 @@ class FitContext:
         indices of the subproblems with a final result.
     max_batch_rows
         largest number of rows of a subproblem that the batch solver takes.
+    double_rows
+        the batch solver solves subproblems of at most ``double_rows`` rows in float64 at once, if they are few.
     batch_size
         number of subproblems that keep a device busy if it solves them at the same time, as a batch.
     few
@@ -189,6 +191,7 @@ class FitContext:
     run: Worker
     checkpoint: Checkpoint | None
     max_batch_rows: int = 0
+    double_rows: int = 0
     batch_size: int = 0
     few: bool = True
     shards: bool = False

@@ -102,6 +102,9 @@ class Profile:
     batch_rows
         largest number of rows of a dual problem that one work-item or one work-group solves alone. Larger problems are
         solved faster by the whole device.
+    double_rows
+        largest number of rows of a dual problem that is solved in float64 at once, even if float32 may suffice. A check
+        in float64 would take longer than float64 does. 0 on GPUs, where float64 is slow.
     sync
         number of outer iterations between two times that the host reads the state of the solver.
     bits_cost
@@ -154,6 +157,7 @@ class Profile:
     chunks: int = 8
     working_set: int = 2048
     batch_rows: int = 2560
+    double_rows: int = 1280
     sync: int = 1
     bits_cost: float = 10.0
     csr_cost: float = 2.4
@@ -223,6 +227,7 @@ _GPU = Profile(
     chunks=128,
     working_set=1024,
     batch_rows=2048,
+    double_rows=0,
     sync=8,
     bits_cost=16.0,  # assumed: the inner product of 32 binary features in a word takes as long as 16 multiply-adds
     csr_cost=12.0,

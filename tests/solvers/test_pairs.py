@@ -64,6 +64,7 @@ def test_no_bit_depends_on_what_tiles_are_made_of(device: str, monkeypatch: pyte
 
 def test_float64_values_are_of_members_in_doubt_alone(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three pairs, one is looked at: no row of another is laid out."""
+    monkeypatch.setattr(driver, "FEW", 0)  # (float32 first)
     X, y = classes(600, 12, 3, apart=0.6)
     looked = calls_of(monkeypatch, gradients, "responses")
     found, exactly = [], batch._Batch._respond_exactly
@@ -114,6 +115,7 @@ def test_values_are_not_shared(
 
 def test_a_sample_spares_the_objective_s_float64_values(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding could move the objective by its worst case, and did not; where it did, float64 values are taken."""
+    monkeypatch.setattr(driver, "FEW", 0)  # (float32 first)
     X, y = classes(600, 12, 3, apart=0.6)
     model = SVC(C=1, gamma=0.05, device=device)
     dual = SVC(C=1, gamma=0.05, tol=1e-6, dtype="float64", device=device).fit(X, y).fit_report_.dual
