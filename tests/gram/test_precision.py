@@ -138,7 +138,7 @@ def test_small_rows_where_it_does_not_matter(device: str) -> None:
     X, y = noisy(60, 3)
     X[3] = 0
     X[4] *= 1e-25
-    report = SVC(gamma=0.5, device=device).fit(np.tile(X, (5, 1)), np.tile(y, 5)).fit_report_
+    report = SVC(gamma=0.5, device=device, layout="dense").fit(np.tile(X, (5, 1)), np.tile(y, 5)).fit_report_
     assert report.dtype == "float32"
     assert np.isfinite(kernel_matrix(X, kernel="linear", device=device)).all()
 

@@ -146,7 +146,7 @@ def values(X: Any, Y: Any) -> Any:
 )
 def test_bad_values(device: str, kernel: Any, X: np.ndarray, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        SVC(kernel=kernel, device=device).fit(X, [0, 1] * 3)
+        SVC(kernel=kernel, device=device, working_set_size=4).fit(X, [0, 1] * 3)
 
 
 def test_bad_calls(device: str) -> None:
