@@ -1,7 +1,8 @@
 """Choose dtype, solver and device for each dual problem of a fit, and solve it.
 
-Each dual problem is called a subproblem. Kernel values are first computed in float32, unless the user chose float64.
-Subproblems that float32 cannot solve precisely enough are solved further in float64. In each dtype:
+Each dual problem is called a subproblem. Kernel values are first computed in float32, unless the user chose float64, or
+all subproblems are small and few. Subproblems that float32 cannot solve precisely enough are solved further in float64.
+In each dtype:
 
 - Small subproblems are solved many at a time on each device (solvers/batch.py).
 - Large subproblems are solved one after another on each device (prepare.py). Subproblems over the same rows share a

@@ -163,6 +163,7 @@ class _State:
             if at_bound(snapped_b).all() and abs(excess) <= 2 * slack:
                 self.b[in_group] = snapped_b
                 continue  # all coefficients are at bounds; a correction of their sum would make one of them seem free
+            excess = b.sum() - self.total[g]
             distance = b - lo if excess > 0 else hi - b
             # Change free coefficients before coefficients at bounds; in each kind, first those that can move farthest.
             order = np.lexsort((-distance, at_bound(b)))

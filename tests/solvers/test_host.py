@@ -170,6 +170,16 @@ def on_the_margin(n: int, free: NDArray[np.bool_]) -> tuple[Problem, NDArray[Any
     return problem, np.where(free, signs / 2, signs)[None], np.where(free, 0.0, -signs)[None]
 
 
+def test_the_sum_is_kept_beside_coefficients_near_their_bounds() -> None:
+    """Coefficients count as at a bound within the sum's rounding error. The sum is of those that there are."""
+    C, near = 5e7, 3e-6
+    b = np.array([[C / 3, C / 3, C / 3, C - near, C - near, -C + near, -C, -C]])
+    problem = posed.c_svc(np.sign(b), np.full(b.shape, C))
+    state = active_set._State(np.eye(8), problem, b + 1e-3 * (np.arange(8) == 0))
+    state.refresh()
+    assert abs(state.b.sum()) < 1e-6
+
+
 @pytest.mark.parametrize(("error", "gap", "rows"), [(1e-4, False, N), (1e-2, False, N // 4), (1e-2, True, N)])
 def test_rows_of_the_objective_are_left_where_the_violation_is_beyond_tol(error: float, gap: bool, rows: int) -> None:
     """A quarter of the coefficients is free and decides the violation; the others are at a bound, by a wide margin."""
