@@ -162,14 +162,13 @@ def class_weights(class_weight: Any, classes: NDArray[Any], y: NDArray[Any]) -> 
     Raises ValueError or TypeError unless class_weight is a dict of finite numbers >= 0, "balanced" or None. Weights of
     classes that do not occur in y are ignored if every class of y has a weight, as in scikit-learn.
     """
-    if isinstance(class_weight, Mapping) and not set(classes.tolist()) <= set(class_weight):
-        unknown = [label for label in class_weight if label not in classes.tolist()]
-        if unknown:
-            labels = classes.tolist()
-            raise ValueError(f"class_weight must have labels of y as keys, got {unknown} for the labels {labels}")
+    labels = classes.tolist()
+    unknown = [label for label in class_weight if label not in labels] if isinstance(class_weight, Mapping) else []
+    if unknown and any(label not in class_weight for label in labels):
+        raise ValueError(f"class_weight must have labels of y as keys, got {unknown} for the labels {labels}")
     with naming("class_weight"):
         weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=y), np.float64)
-    for label, weight in zip(classes.tolist(), weights.tolist(), strict=True):
+    for label, weight in zip(labels, weights.tolist(), strict=True):
         if not 0 <= weight < np.inf:
             raise ValueError(f"class_weight must be >= 0 and finite, got {weight:g} for class {label!r}")
     return weights

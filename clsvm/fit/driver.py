@@ -483,17 +483,16 @@ class _SmallSolver:
         context, options, rounding = self.context, self.worker.options, host.EPS * self.scale.double
         for index in todo:
             one, before = context.subproblems[index], context.results.get(index)
-            if before is None and self.gram.rows.dtype == "float32" and self.stream.profile.wide == "double":
-                continue  # the next pass solves this subproblem by SMO in float64 on the device
+            if before is None:
+                continue  # the next pass solves this subproblem by SMO in float64 on the device, or time is over
             shape = len(one.rows), context.X.shape[1]
-            result = before and before.with_precision_status(rounding, options)
+            result = before.with_precision_status(rounding, options)
             share = host.tol_share(context.kernel, shape, before, result, self.quick and context.few)
             if share is not None and host.can_solve(self.stream, one.problem) and context.seconds_left() > 0:
                 result = self._one_on_host(index, share)
                 self._report_progress(result.violation, index, result.b.shape[1])
-            if result:
-                timed_out = result.status is Status.STALLED and context.seconds_left() <= 0
-                context.store(index, replace(result, status=Status.MAX_TIME) if timed_out else result)
+            timed_out = result.status is Status.STALLED and context.seconds_left() <= 0
+            context.store(index, replace(result, status=Status.MAX_TIME) if timed_out else result)
 
     def _one_on_host(self, index: int, share: float) -> Result:
         """Solve the subproblem with the index ``index`` on the host, from its last coefficients.

@@ -68,24 +68,22 @@ def computes_quickly(stream: Stream, shape: tuple[int, int]) -> bool:
 
 
 def tol_share(
-    kernel: Kernel | Precomputed, shape: tuple[int, int], found: Result | None, checked: Result | None, quick: bool
+    kernel: Kernel | Precomputed, shape: tuple[int, int], found: Result, checked: Result, quick: bool
 ) -> float | None:
     """Return a factor s if the host shall continue a device's solve to a KKT violation of s * tol, else None.
 
     tol is the tolerance of the fit. The host continues in three cases:
 
-    - SMO on the device stalled, or time was over before it began: s is 1.
+    - SMO on the device stalled: s is 1.
     - SMO reached tol with a large relative duality gap, and ``quick`` is true: s is FINE_TOL, which is below 1.
     - Rounding errors on the device may be too large for tol, and the host's kernel values are more precise: s is 1.
 
     shape: number of rows and features (n, d).
-    found: the result of SMO on the device, None if SMO could not begin.
+    found: the result of SMO on the device.
     checked: the result ``found`` after :meth:`Result.with_precision_status`, which sets the status to PRECISION if
-        rounding errors of the device's float64 kernel values may be too large for tol. None if ``found`` is None.
+        rounding errors of the device's float64 kernel values may be too large for tol.
     quick: whether a more accurate result costs the host little time.
     """
-    if found is None or checked is None:
-        return 1.0
     if found.status is Status.TOLERANCE and quick and found.gap > (FEW_COARSE if shape[0] <= FEW_ROWS else COARSE_GAP):
         return FINE_TOL
     unverifiable = checked.status is Status.PRECISION

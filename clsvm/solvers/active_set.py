@@ -159,8 +159,7 @@ class _State:
 
             slack = certificate.SLACK * EPS * float(np.abs(b).sum())  # largest rounding error of the sum of b
             snapped_b = certificate.snapped(b, lo, hi, self.epsilon, slack)
-            excess = snapped_b.sum() - self.total[g]
-            if at_bound(snapped_b).all() and abs(excess) <= 2 * slack:
+            if at_bound(snapped_b).all() and abs(snapped_b.sum() - self.total[g]) <= 2 * slack:
                 self.b[in_group] = snapped_b
                 continue  # all coefficients are at bounds; a correction of their sum would make one of them seem free
             excess = b.sum() - self.total[g]

@@ -469,8 +469,8 @@ class Lanes(Layout):
         """
         tiles, units = super().size(stream, numbers, of_panel, groups, cells), stream.compute_units
         rounds = tiles // (units * TILES)
-        # With SYMMETRIC, a launch computes only a triangle of K(U, U). The rows of a triangle differ in length.
-        # With one block of K(U, U) for each work-item, OpenCL can spread blocks of unequal cost evenly over the cores.
+        # A launch with SYMMETRIC computes only a triangle of K(U, U), and the rows of a triangle differ in length.
+        # If each work-item computes one block, OpenCL can spread blocks of unequal cost evenly over the cores.
         uneven = "SYMMETRIC" in numbers and rounds < UNEVEN
         if uneven or "GROUPS" not in numbers:
             return tiles
